@@ -7,7 +7,7 @@ import os
 import sys
 
 
-def run() -> int:
+def run_llmproxy_cli() -> int:
     """Run the command line; an interrupt during its imports exits as quietly as a later one."""
     # nothing imported is garbage: to look for some took a tenth of `--help`, and 25 ms of the shim's start
     gc.disable()
@@ -37,4 +37,4 @@ def _try_mcp_shim(words: list[str]) -> int | None:
 
 
 if __name__ == "__main__":
-    sys.exit(run())
+    sys.exit(run_llmproxy_cli())

@@ -1,7 +1,7 @@
 """Commands suggested in messages: each works when typed exactly as printed.
 
 No other text of the product names a command that reads or writes recordings: tests/test_advice.py reads every string
-and lists the few exceptions. `core` creates no `ProxyStartCommandLine`: the code that starts the proxy passes one in.
+and lists the exceptions. `core` creates no `SuggestedCommandTemplate`: the code that starts the proxy passes one in.
 
 On an index this package is `llmproxy-replay`. Installed from a clone, a wheel or a repository it is named with that
 place (PEP 508's ` @ `), read from the installer's record (PEP 610): the command works, and installs the same version.
@@ -36,7 +36,7 @@ _OF_ONE = frozenset({"host", "port", "answer_to", "allow_origin", "allow_live", 
 
 
 @dataclass(frozen=True, slots=True)
-class ProxyStartCommandLine:
+class SuggestedCommandTemplate:
     """The command that started the proxy, without mode, cassette and store, which each suggestion sets."""
 
     start: str = "llmproxy start"
@@ -92,7 +92,7 @@ class ProxyStartCommandLine:
         words = [stop, before, self.start, *(self._spell_option(*each) for each in named), kept]
         return " ".join(filter(None, words)) + self.rest
 
-    def for_other_command(self, start: str, rest: str = " -- COMMAND") -> ProxyStartCommandLine:
+    def for_other_command(self, start: str, rest: str = " -- COMMAND") -> SuggestedCommandTemplate:
         options = tuple(x for x in self.options if x[0] not in _OF_ONE)
         return replace(self, start=start, rest=rest, options=options, in_mitmproxy=False, page="")
 
@@ -110,7 +110,7 @@ class ProxyStartCommandLine:
             return ""
         return self.for_other_command(start, rest).command("", cassette, store=store)
 
-    def without_mcp_servers(self) -> ProxyStartCommandLine | None:
+    def without_mcp_servers(self) -> SuggestedCommandTemplate | None:
         """Return the command without MCP servers; None if `run` did not start it, or the option was given."""
         if self.start.split()[:2] != ["llmproxy", "run"] or "--mcp-config" in self.start:
             return None
@@ -129,7 +129,7 @@ def _without_password(url: str) -> str:
     return url.replace(urlsplit(url).netloc, f"USER:PASSWORD@{host}", 1) if at else url
 
 
-def format_command(command: str, store: str | Path) -> str:
+def format_llmproxy_command(command: str, store: str | Path) -> str:
     return f"llmproxy {command}{format_store_option(store)}"
 
 
@@ -163,7 +163,7 @@ EXTRAS = {
 """Module -> the extra that installs it."""
 
 
-def install_command(extra: str) -> str:
+def build_install_command(extra: str) -> str:
     from importlib import metadata
 
     there = {EXTRAS[each] for each in ("mitmproxy", "litellm", "psycopg", "mcp", "ray") if find_spec(each)}
@@ -191,7 +191,9 @@ def build_missing_extra_error(error: BaseException) -> MachineError | None:
     module = (getattr(error, "name", None) or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if (extra := EXTRAS.get(module)) is None:
         return None
-    return MachineError(f"this needs the package {module}, which is not installed here.", hint=install_command(extra))
+    return MachineError(
+        f"this needs the package {module}, which is not installed here.", hint=build_install_command(extra)
+    )
 
 
 def build_pip_requirement(noted: str, *extras: str) -> str:
@@ -200,7 +202,7 @@ def build_pip_requirement(noted: str, *extras: str) -> str:
     return f"{named} @ {where}" if (where := find_reinstall_url(noted)) else named
 
 
-def describe_llmproxy_upgrade(noted: str | None = None) -> str:
+def describe_how_to_upgrade_llmproxy(noted: str | None = None) -> str:
     """Describe how to install a version newer than the installed one; `noted`: its `direct_url.json`."""
     noted = _read_direct_url_text() if noted is None else noted
     if not find_reinstall_url(noted):

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_text
-from llmproxy.protocol import VCR_MODES, BindableValues, Channel, Exhausted, Mode, UnknownToolPolicy, Update
+from llmproxy.protocol import VCR_MODES, BindingPolicy, Channel, Exhausted, Mode, UnknownToolPolicy, UpdateMode
 
 ANY_PROVIDER = "*"
 """Stands for each provider of models separately."""
@@ -75,12 +75,12 @@ def create_optional_converter[T](convert: Callable[[object], T]) -> Callable[[ob
     return lambda value: None if value in (None, "") else convert(value)
 
 
-def create_list_converter[T](convert: Callable[[str], T]) -> Callable[[object], tuple[T, ...]]:
+def create_separated_list_converter[T](convert: Callable[[str], T]) -> Callable[[object], tuple[T, ...]]:
     """Return a converter of lists; in the environment, commas or white space separate the items."""
     return lambda value: tuple(convert(word) for word in _split_words(value))
 
 
-def create_mapping_parser(
+def create_name_value_table_converter(
     name: Callable[[object], str], convert: Callable[[object], str], part: Callable[[str], tuple[str, str]]
 ) -> Callable[[object], dict[str, str]]:
     """Return a converter of tables, or of words that `part` splits into name and value."""
@@ -102,9 +102,9 @@ def _split_words(value: object) -> list[str]:
 
 read_mode = create_enum_converter(Mode, **VCR_MODES)
 read_exhausted = create_enum_converter(Exhausted)
-read_scope = create_enum_converter(BindableValues)
+read_scope = create_enum_converter(BindingPolicy)
 read_tool_policy = create_enum_converter(UnknownToolPolicy)
-read_update = create_enum_converter(Update)
+read_update = create_enum_converter(UpdateMode)
 _dollars = create_pattern_converter(
     r"\$?(\d{1,9}(?:\.\d{1,6})?)", "US dollars, such as 0.50", lambda found: Decimal(found[1])
 )
@@ -169,7 +169,7 @@ def parse_age_seconds(age: str) -> float:
     raise ValueError(f"{age!r} is not an age: hours, days or weeks, as in 12h, 30d, 8w")
 
 
-def parse_text_setting(value: object) -> str:
+def require_string_setting(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text")
     return value
@@ -181,7 +181,7 @@ def parse_optional_path_setting(value: object) -> Path | None:
     return None if value is None else Path(value)
 
 
-def parse_path_setting(value: object) -> Path:
+def parse_path_setting_refusing_urls(value: object) -> Path:
     """Read a path. A URL is refused, also with a slash lost, and not repeated: it may hold a password."""
     if not isinstance(value, str | Path):
         raise ValueError(f"{value!r} is not a path")
@@ -211,10 +211,10 @@ def _read_origin(word: str) -> str:
     return found
 
 
-read_hosts = create_list_converter(lambda word: word if word == "*" else _read_portless_host(word))
+read_hosts = create_separated_list_converter(lambda word: word if word == "*" else _read_portless_host(word))
 """Read host patterns: ``*.example.com`` matches every name below that one, ``*`` every host."""
-read_names = create_list_converter(lambda word: _read_portless_host(word, patterns=False).removesuffix("."))
-read_origins = create_list_converter(_read_origin)
+read_names = create_separated_list_converter(lambda word: _read_portless_host(word, patterns=False).removesuffix("."))
+read_origins = create_separated_list_converter(_read_origin)
 """Read origins of web pages: ``http://localhost:5173``, ``vscode-webview://*``, ``null``, ``*``."""
 
 
@@ -294,7 +294,7 @@ def parse_calls_and_period(rate: str) -> tuple[int, float]:
     return int(calls), _SECONDS[unit]
 
 
-_read_stubs = create_mapping_parser(
+_read_stubs = create_name_value_table_converter(
     _stub_place, _stub_kind, lambda word: (word.rpartition("=")[0] or word, word.rpartition("=")[2])
 )
 
@@ -307,13 +307,13 @@ def parse_stub_kinds_by_url(value: object) -> dict[str, str]:
     return made
 
 
-read_upstreams = create_mapping_parser(_upstream_name, _read_url, _split_upstream)
+read_upstreams = create_name_value_table_converter(_upstream_name, _read_url, _split_upstream)
 """Read name -> base URL; typed as ``NAME=URL``."""
-read_rates = create_mapping_parser(_rate_name, _validate_call_rate, _split_provider_rate)
+read_rates = create_name_value_table_converter(_rate_name, _validate_call_rate, _split_provider_rate)
 """Read provider -> rate; typed as ``NAME=60/min``, or ``60/min`` for each provider."""
 
 
-def read_named_text(path: Path, what: str, hint: str = "") -> str:
+def read_text_file_named_by_user(path: Path, what: str, hint: str = "") -> str:
     """Return the text of a file that somebody named. Raises SettingsError: `what` cannot be read."""
     try:
         return read_bounded_text(path)

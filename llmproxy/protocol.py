@@ -16,7 +16,7 @@ class Decision(StrEnum):
     """An injected fault replaces the answer: nothing is sent upstream, and no recording is counted as used."""
 
 
-class ReplayScope(Enum):
+class ReplayablePolicy(Enum):
     NOTHING = auto()
     GOOD = auto()
     """Complete, successful answers, and answers that clients abandoned again, each once: failures are not kept."""
@@ -47,7 +47,7 @@ class ModePolicy:
     """Description in `--help`, after the mode's name."""
     on_miss: Decision
     """Decision for a request without a recording that may be replayed."""
-    plays: ReplayScope = ReplayScope.NOTHING
+    plays: ReplayablePolicy = ReplayablePolicy.NOTHING
     writes: bool = False
     alone: bool = False
     """Whether it holds the cassette's lease and requires it to be complete: what cannot be recorded is refused."""
@@ -61,7 +61,7 @@ class ModePolicy:
 
     @property
     def uses_store(self) -> bool:
-        return self.plays is not ReplayScope.NOTHING or self.writes
+        return self.plays is not ReplayablePolicy.NOTHING or self.writes
 
 
 class Mode(StrEnum):
@@ -76,11 +76,15 @@ class Mode(StrEnum):
 
     REPLAY = (
         "replay",
-        ModePolicy("serves recordings only", Decision.REFUSE, plays=ReplayScope.ALL, reaches_network=False, vcr="none"),
+        ModePolicy(
+            "serves recordings only", Decision.REFUSE, plays=ReplayablePolicy.ALL, reaches_network=False, vcr="none"
+        ),
     )
     AUTO = (
         "auto",
-        ModePolicy("records what is missing", Decision.RECORD, plays=ReplayScope.GOOD, writes=True, vcr="new_episodes"),
+        ModePolicy(
+            "records what is missing", Decision.RECORD, plays=ReplayablePolicy.GOOD, writes=True, vcr="new_episodes"
+        ),
     )
     RECORD = (
         "record",
@@ -91,11 +95,11 @@ class Mode(StrEnum):
         ModePolicy(
             "records a new cassette and replays it afterwards",
             Decision.RECORD,
-            plays=ReplayScope.GOOD,
+            plays=ReplayablePolicy.GOOD,
             writes=True,
             alone=True,
             vcr="once",
-            complete=ModePolicy("replays", Decision.REFUSE, plays=ReplayScope.ALL),
+            complete=ModePolicy("replays", Decision.REFUSE, plays=ReplayablePolicy.ALL),
         ),
     )
     PASSTHROUGH = "passthrough", ModePolicy("forwards without recording", Decision.PASS)
@@ -115,7 +119,7 @@ class Exhausted(StrEnum):
     MISS = "miss"
 
 
-class Update(StrEnum):
+class UpdateMode(StrEnum):
     """Treatment of existing recordings (``LLMPROXY_UPDATE``)."""
 
     NONE = "none"
@@ -127,7 +131,7 @@ class Update(StrEnum):
     """Send all requests upstream and replace likewise."""
 
 
-class BindableValues(StrEnum):
+class BindingPolicy(StrEnum):
     """The values that may be bound between a recorded run and this one (``--bind``)."""
 
     ALL = "all"
@@ -159,7 +163,7 @@ AGENT = "agent"
 DEFAULT_SESSION = "default"
 
 
-def format_sample_name(cassette: str, sample: int) -> str:
+def format_cassette_sample_name(cassette: str, sample: int) -> str:
     """Return the name of a sample of a cassette, or of a run's user: ``weather``, ``weather~2``."""
     return cassette if sample == 1 else f"{cassette}~{sample}"
 

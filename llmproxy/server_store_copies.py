@@ -57,7 +57,7 @@ def strip_secrets_from_url(url: str) -> str:
     return f"postgresql://{user}{where}{parts.path}" + (f"?{query}" if query else "")
 
 
-def register_postgres_store_url(url: str, env: Mapping[str, str]) -> Path:
+def map_postgres_store_to_copy_path(url: str, env: Mapping[str, str]) -> Path:
     """Register a server and return its copy's path; `env`: XDG_CACHE_HOME, else ~/.cache. Raises ValueError."""
     said = strip_secrets_from_url(url)
     folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmproxy" / "servers"
@@ -79,13 +79,13 @@ def format_store_location(path: Path | str) -> str:
     return str(path) if server is None else server.shown
 
 
-def ensure_copy_folder(path: Path) -> None:
+def create_folder_of_local_store_copy(path: Path) -> None:
     """Create the folder of a server's copy and journal; no folder is created for a file. Raises OSError."""
     if find_postgres_of_local_copy(path) is not None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
-def require_store_in_file(option: str, path: Path) -> None:
+def refuse_postgres_store_for_option(option: str, path: Path) -> None:
     """Raise SettingsError if an operation that needs a store in a file gets a server's store."""
     if find_postgres_of_local_copy(path) is not None:
         msg = f"{option} needs a store in a file; this one is {format_store_location(path)}."

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from llmproxy import parsers, protocol
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
-from llmproxy.protocol import VCR_MODES, BindableValues, Channel, Exhausted, Mode, UnknownToolPolicy, Update
-from llmproxy.server_store_copies import find_postgres_of_local_copy, is_postgres_url, register_postgres_store_url
+from llmproxy.protocol import VCR_MODES, BindingPolicy, Channel, Exhausted, Mode, UnknownToolPolicy, UpdateMode
+from llmproxy.server_store_copies import find_postgres_of_local_copy, is_postgres_url, map_postgres_store_to_copy_path
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
@@ -45,7 +45,7 @@ class KeyScrubPattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Normalize:
+class RequestNormalizationRules:
     """The user's rules for which requests are the same (``[tool.llmproxy.normalize]``)."""
 
     ignore: tuple[str, ...] = ()
@@ -54,17 +54,17 @@ class Normalize:
     packs: tuple[str, ...] = ()
 
 
-def parse_normalize_rules(value: object) -> Normalize:
+def parse_normalize_rules(value: object) -> RequestNormalizationRules:
     """Read the user's rules. Raises ValueError with the place in the table."""
-    if isinstance(value, Normalize):
+    if isinstance(value, RequestNormalizationRules):
         return value
     try:
         table = json.loads(value) if isinstance(value, str) else value  # in the environment it is JSON
     except ValueError as error:
         raise ValueError(f"{value!r} is not JSON ({error})") from error
-    given = _check_members(table, Normalize, "")
+    given = _check_members(table, RequestNormalizationRules, "")
     scrubs = enumerate(_check_list(given.get("scrub", ()), "scrub"))
-    return Normalize(
+    return RequestNormalizationRules(
         ignore=_check_texts(given.get("ignore", ()), "ignore"),
         scrub=tuple(_read_key_scrub_rule(each, f"scrub.{number}") for number, each in scrubs),
         packs=_check_texts(given.get("packs", ()), "packs"),
@@ -85,12 +85,14 @@ def _read_key_scrub_rule(value: object, where: str) -> KeyScrubPattern:
     return KeyScrubPattern(**texts)
 
 
-def _check_members(value: object, kind: type[Normalize | KeyScrubPattern], where: str) -> Mapping[str, object]:
+def _check_members(
+    value: object, kind: type[RequestNormalizationRules | KeyScrubPattern], where: str
+) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{where.rstrip('.')}{': ' if where else ''}{value!r} is not a table")
     for name in value:
         if name not in {each.name for each in fields(kind)}:
-            known = [each.name for table in (Normalize, KeyScrubPattern) for each in fields(table)]
+            known = [each.name for table in (RequestNormalizationRules, KeyScrubPattern) for each in fields(table)]
             raise ValueError(f"unknown name {where}{name}{did_you_mean(str(name), known)}")
     return value
 
@@ -205,7 +207,7 @@ class Settings:
     coalesce: bool = _declare_switch(
         "In modes record and once, identical concurrent requests to models share one answer.", again=False
     )
-    bind: BindableValues = Option(parsers.read_scope, BindableValues.ALL, "all|paths|none", of_session=True).explain(
+    bind: BindingPolicy = Option(parsers.read_scope, BindingPolicy.ALL, "all|paths|none", of_session=True).explain(
         "What may differ between the recorded run and this one: all (run variables and the cassette's "
         "volatile fields), paths (cwd, home, tmp), or none (only equal requests are hits)."
     )
@@ -213,7 +215,9 @@ class Settings:
         "Maximum age of recordings, such as 12h, 30d, 8w. Modes auto and once record older ones again; "
         "replay reports them."
     )
-    update: Update = Option(parsers.read_update, Update.NONE, "all|changed|trial", has_flag=False, again=False).explain(
+    update: UpdateMode = Option(
+        parsers.read_update, UpdateMode.NONE, "all|changed|trial", has_flag=False, again=False
+    ).explain(
         "Replace recordings when a session ends without an error: all of its cassette, or only those of "
         "changed requests. `llmproxy rerecord --changed`, `llmproxy changes` and `pytest --llmproxy-update` set it."
     )
@@ -224,7 +228,7 @@ class Settings:
     change: tuple[str, ...] = Option(parsers.read_names, (), "NAME", has_flag=False, again=False).explain(
         "If update is `changed`: record only requests with this change, by its name in `llmproxy changes`."
     )
-    faults: str = Option(parsers.parse_text_setting, "", "FILE|PRESET", again=False, of_session=True).explain(
+    faults: str = Option(parsers.require_string_setting, "", "FILE|PRESET", again=False, of_session=True).explain(
         "Injected faults: a file, a preset, or a kind such as http-429 or reset@3 (in the third call). "
         "`llmproxy faults` lists kinds and presets."
     )
@@ -235,7 +239,7 @@ class Settings:
         "Also serve as HTTPS_PROXY, for clients that cannot change their base URL: hosts of known "
         "providers are decrypted, all others tunnelled, or refused in replay."
     )
-    token: str = Option(parsers.parse_text_setting, "", "SECRET", secret=True).explain(
+    token: str = Option(parsers.require_string_setting, "", "SECRET", secret=True).explain(
         "Token that clients on other machines must send as x-llmproxy-token to use the control API."
     )
     allow_host: tuple[str, ...] = Option(parsers.read_hosts, (), "HOST").explain(
@@ -312,9 +316,9 @@ class Settings:
     )
     quiet: bool = _declare_switch("Print misses and the summary only.", again=False, of_session=True)
     verbose: bool = _declare_switch("Log each step.", again=False, of_session=True)
-    normalize: Normalize = Option(parse_normalize_rules, Normalize(), has_flag=False).explain(
-        "Your own rules for parts of requests that do not count: ignore, scrub, packs."
-    )
+    normalize: RequestNormalizationRules = Option(
+        parse_normalize_rules, RequestNormalizationRules(), has_flag=False
+    ).explain("Your own rules for parts of requests that do not count: ignore, scrub, packs.")
 
     def __post_init__(self) -> None:
         """Convert the given values. Raises ValueError."""
@@ -332,7 +336,7 @@ class Settings:
 FORMS: Mapping[str, Option] = {each.name: replace(each.metadata["option"], name=each.name) for each in fields(Settings)}
 
 
-def list_setting_options() -> tuple[Option, ...]:
+def list_options_of_settings() -> tuple[Option, ...]:
     return tuple(FORMS.values())
 
 
@@ -415,7 +419,7 @@ class Loaded:
         Without mode, cassette and store, which a suggested command sets itself, options of one run, and the token.
         """
         given: list[tuple[str, str | bool]] = []
-        for option in list_setting_options():
+        for option in list_options_of_settings():
             value, source = getattr(self.settings, option.name), self.sources[option.name]
             if not option.again or option.secret or not option.has_flag:
                 continue
@@ -485,9 +489,9 @@ def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, s
         if name == "store":
             typed = str(given.value)
             return (
-                register_postgres_store_url(typed, env)
+                map_postgres_store_to_copy_path(typed, env)
                 if is_postgres_url(typed)
-                else given.folder / parsers.parse_path_setting(given.value)
+                else given.folder / parsers.parse_path_setting_refusing_urls(given.value)
             )
         value = FORMS[name].read(given.value)
     except ValueError as error:
@@ -504,7 +508,7 @@ def _check_option_name(name: str, spelt: str, source: str, spellings: Iterable[s
 
 
 def _read_command_line_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, _GivenValue]:
-    names = {option.name: option.flag or option.name for option in list_setting_options()}
+    names = {option.name: option.flag or option.name for option in list_options_of_settings()}
     given = {name: value for name, value in flags.items() if value is not None and value not in ((), [])}
     for name in given:
         _check_option_name(name, name, "the flags", names)
@@ -517,7 +521,7 @@ def _read_env(env: Mapping[str, str], cwd: Path) -> dict[str, _GivenValue]:
     found = {}
     for variable in sorted(env):
         if variable.startswith(ENV_PREFIX) and not NOT_OPTIONS.fullmatch(variable) and env[variable].strip():
-            spellings = [option.env for option in list_setting_options()]
+            spellings = [option.env for option in list_options_of_settings()]
             name = _check_option_name(variable.removeprefix(ENV_PREFIX).lower(), variable, "the environment", spellings)
             found[name] = _GivenValue(env[variable], SettingSource(SettingLayer.ENVIRONMENT, variable), cwd)
     return found
@@ -537,7 +541,7 @@ def _read_table(table: Mapping[str, object], folder: Path) -> dict[str, _GivenVa
     for spelt, value in table.items():
         if spelt in NOT_SETTINGS:
             continue
-        spellings = [option.key for option in list_setting_options()]
+        spellings = [option.key for option in list_options_of_settings()]
         name = _check_option_name(spelt.replace("-", "_"), spelt, str(source), spellings)
         if name in found:
             raise SettingsError(f"{name} stands twice in {source}", hint="Keep one spelling, with '-' or with '_'.")
@@ -569,7 +573,7 @@ def format_setting_value(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, StrEnum):
         return value.value
-    if isinstance(value, Normalize):
+    if isinstance(value, RequestNormalizationRules):
         scrubs = [{n: v for n, v in asdict(each).items() if n == "pattern" or v != SCRUBBED} for each in value.scrub]
         rules = {"ignore": value.ignore, "scrub": scrubs, "packs": value.packs}
         told = {name: rule for name, rule in rules.items() if rule}

@@ -147,7 +147,7 @@ def open_sqlite_connection(path: Path, query: str, *, timeout: float) -> Overwri
     return made
 
 
-def classify_database_file(path: Path) -> DatabaseFileState:
+def detect_sqlite_file_state(path: Path) -> DatabaseFileState:
     """Return the state of `path` without changing or creating anything. Raises sqlite3.Error: unreadable or damaged.
 
     It takes no lock, unless the file looks invalid: it may be in the middle of its first commit.
@@ -196,7 +196,7 @@ def _query_page_count(path: Path, query: str, *, timeout: float) -> int:
 def is_sqlite_database_file(path: Path) -> bool:
     """Return whether a file is an SQLite database, damaged or not: it must not be opened with `open`. Never raises."""
     try:
-        return classify_database_file(path) in (DatabaseFileState.ROLLBACK, DatabaseFileState.WAL)
+        return detect_sqlite_file_state(path) in (DatabaseFileState.ROLLBACK, DatabaseFileState.WAL)
     except sqlite3.Error as error:
         return get_sqlite_primary_code(error) in DAMAGED
 

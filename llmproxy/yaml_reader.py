@@ -77,7 +77,7 @@ class YamlProblem:
         return f"{where}{self.message}" + (f" ({self.hint})" if self.hint else "")
 
 
-class SuiteProblems(SuiteError):
+class SuiteProblemsError(SuiteError):
     def __init__(self, problems: Iterable[YamlProblem]) -> None:
         self.problems = tuple(problems)
         lines = [str(problem) for problem in self.problems[:_SHOWN]]
@@ -95,7 +95,7 @@ class Problems:
 
     def raise_if_any(self) -> None:
         if self._seen:
-            raise SuiteProblems(self)
+            raise SuiteProblemsError(self)
 
     def __iter__(self) -> Iterator[YamlProblem]:
         found = list(self._seen)
@@ -106,7 +106,7 @@ class Problems:
         return len(self._seen)
 
 
-class Map(dict[str, Any]):
+class YamlMapping(dict[str, Any]):
     __slots__ = ("keys_at", "place", "values_at")
 
     def __init__(self, place: YamlPlace) -> None:
@@ -119,8 +119,8 @@ class Map(dict[str, Any]):
         self[key] = value
         self.keys_at[key], self.values_at[key] = key_at, value_at
 
-    def copy_with_places(self) -> Map:
-        copy = Map(self.place)
+    def copy_with_places(self) -> YamlMapping:
+        copy = YamlMapping(self.place)
         copy.update(self)
         copy.keys_at.update(self.keys_at)
         copy.values_at.update(self.values_at)
@@ -142,7 +142,7 @@ class YamlList(list[Any]):
 
 def get_yaml_place(node: object, member: Hashable = None, *, key: bool = False) -> YamlPlace | None:
     """Return the place of a mapping or list, or of a member (of its key with `key`); None if unknown."""
-    if isinstance(node, Map):
+    if isinstance(node, YamlMapping):
         if isinstance(member, str) and member in node.values_at:
             return node.keys_at[member] if key else node.values_at[member]
         return node.place
@@ -233,25 +233,25 @@ def read_documents(
 def parse_single_yaml_document(
     content: bytes | str, name: str, *, empty_hint: str = "", limits: YamlLimits = SUITE
 ) -> Any:
-    """Return the only document of a YAML text as plain values. Raises SuiteProblems."""
+    """Return the only document of a YAML text as plain values. Raises SuiteProblemsError."""
     problems = Problems()
     documents = read_documents(content, name, problems, empty_hint=empty_hint, limits=limits)
     if not problems and len(documents) > 1:
         problems.add(documents[1][1], "a second document begins here")
     problems.raise_if_any()
-    return to_plain(documents[0][0])
+    return convert_yaml_maps_to_dicts(documents[0][0])
 
 
-def to_plain(value: object, known: dict[int, Any] | None = None) -> Any:
+def convert_yaml_maps_to_dicts(value: object, known: dict[int, Any] | None = None) -> Any:
     """Return a value as plain dicts and lists without places; aliases keep sharing their values."""
-    if not isinstance(value, Map | YamlList):
+    if not isinstance(value, YamlMapping | YamlList):
         return value
     known = {} if known is None else known
     if (made := known.get(id(value))) is None:
-        if isinstance(value, Map):
-            made = {name: to_plain(member, known) for name, member in value.items()}
+        if isinstance(value, YamlMapping):
+            made = {name: convert_yaml_maps_to_dicts(member, known) for name, member in value.items()}
         else:
-            made = [to_plain(item, known) for item in value]
+            made = [convert_yaml_maps_to_dicts(item, known) for item in value]
         known[id(value)] = made
     return made
 
@@ -364,8 +364,8 @@ class _ValueBuilder:
             made.put(self.build_value(each, depth + 1), self.place(each))
         return made
 
-    def mapping(self, event: Any, depth: int) -> Map:
-        made, merges = Map(self.place(event)), None
+    def mapping(self, event: Any, depth: int) -> YamlMapping:
+        made, merges = YamlMapping(self.place(event)), None
         for each in self.events:
             if isinstance(each, yaml.MappingEndEvent):
                 break
@@ -397,10 +397,10 @@ class _ValueBuilder:
             return str(event.value)
         raise self.halt(event, "a key must be a plain text", "a text that begins with { or [ needs quotes around it")
 
-    def apply_merge_key(self, made: Map, value: object, place: YamlPlace) -> None:
+    def apply_merge_key(self, made: YamlMapping, value: object, place: YamlPlace) -> None:
         """Add members missing here from merged mappings; the first mapping with a key wins."""
         for other in value if isinstance(value, YamlList) else [value]:
-            if not isinstance(other, Map):
+            if not isinstance(other, YamlMapping):
                 self.problems.add(place, "`<<` merges mappings, and this is none", "write `<<: *name`")
                 continue
             for key in other:

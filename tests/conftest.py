@@ -19,7 +19,7 @@ from tests.support.forked import is_forking, program, shared
 from tests.support.process import required
 
 if TYPE_CHECKING:
-    from llmproxy.client.control import Control
+    from llmproxy.client.control import ControlApiClient
     from tests.support.postgres import Postgres
     from tests.support.proxy import Proxy
 
@@ -101,11 +101,11 @@ def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def control(px: Proxy) -> Control:
+def control(px: Proxy) -> ControlApiClient:
     """Return its control API."""
-    from llmproxy.client.control import Control
+    from llmproxy.client.control import ControlApiClient
 
-    return Control(px.url)
+    return ControlApiClient(px.url)
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ DIALECT_OPERATION = """\
     "/murmur": Operation("murmur", stream_default=True),
 """
 DIALECT_ROW = """\
-    DialectSummary("murmur", operations=("murmur",)),
+    LazyDialectDescription("murmur", operations=("murmur",)),
 """
 DIALECT = '''
 """Murmurs: lines of what is heard."""
@@ -36,9 +36,9 @@ DIALECT = '''
 from dataclasses import replace
 
 from llmproxy.core.dialects import openai
-from llmproxy.core.dialects.dialect_table import Codec
+from llmproxy.core.dialects.dialect_table import ModelAnswerCodec
 
-_MURMUR = Codec(lambda draft, value: draft.add_text(value.get("heard")), lambda value: value.get("over") is True)
+_MURMUR = ModelAnswerCodec(lambda draft, value: draft.add_text(value.get("heard")), lambda value: value.get("over") is True)
 DIALECT = replace(openai.DIALECT, codecs={"murmur": _MURMUR})
 '''
 FORMAT_ROW = """\
@@ -93,7 +93,7 @@ def _count(path: Path) -> Handler:
 
 """
 REPORT_ROW = """\
-    "count": ReportKind(_count, "report.txt"),
+    "count": ReportKindDefinition(_count, "report.txt"),
 """
 MATCHER = '''
 
@@ -103,7 +103,7 @@ def is_shout(operand: object, seen: ValueToCheck) -> Match:
     return Match.of(str(seen.actual).isupper() is operand, "it does not shout")
 '''
 MODE = """\
-    PEEK = "peek", ModePolicy(does="plays what is good and forwards the rest unrecorded", plays=ReplayScope.GOOD, on_miss=Decision.PASS)
+    PEEK = "peek", ModePolicy(does="plays what is good and forwards the rest unrecorded", plays=ReplayablePolicy.GOOD, on_miss=Decision.PASS)
 """
 
 
@@ -116,7 +116,7 @@ SETTING = """\
     loud: bool = _declare_switch("Say it louder.")
 """
 COLUMN = """\
-    Column("key", lambda row: row.key[:8]),
+    PrintedTableColumn("key", lambda row: row.key[:8]),
 """
 SECRET = """\
     "acme": "acme_<hex32>",
@@ -155,10 +155,10 @@ INTERCEPTOR = '''
 from dataclasses import replace
 
 from llmproxy.core.engine.feature import Feature
-from llmproxy.core.sessions.interceptor import Interceptor
+from llmproxy.core.sessions.interceptor import SessionCallInterceptor
 
 
-class StampInterceptor(Interceptor):
+class StampInterceptor(SessionCallInterceptor):
     reads_answers = True
 
     def on_answer(self, call, response):
@@ -189,7 +189,7 @@ CHANGES: dict[str, list[Change]] = {
     "a provider": [Change("core/providers/provider_table.py", PROVIDER, '_compatible("mistral"')],
     "a dialect of bodies": [
         Change("core/providers/provider_table.py", DIALECT_OPERATION, '"/fine_tuning": Operation'),
-        Change("core/dialects/dialect_table.py", DIALECT_ROW, 'DialectSummary("ollama"'),
+        Change("core/dialects/dialect_table.py", DIALECT_ROW, 'LazyDialectDescription("ollama"'),
         Change("core/dialects/murmur.py", DIALECT),
     ],
     "a format of recordings": [
@@ -198,19 +198,19 @@ CHANGES: dict[str, list[Change]] = {
     ],
     "an interceptor": [
         Change("core/engine/engine.py", "from llmproxy.core.engine.stamping import StampFeature\n", "FEATURES:"),
-        Change("core/engine/engine.py", "    StampFeature,\n", "PartlyLiveSessionsFeature,"),
+        Change("core/engine/engine.py", "    StampFeature,\n", "SessionFeatureMixingLiveAndReplay,"),
         Change("core/engine/stamping.py", INTERCEPTOR),
     ],
     "a report of tests": [
-        Change("report/report_kinds.py", REPORT_MAKER, "class ReportKind"),
-        Change("report/report_kinds.py", REPORT_ROW, '"github": ReportKind'),
+        Change("report/report_kinds.py", REPORT_MAKER, "class ReportKindDefinition"),
+        Change("report/report_kinds.py", REPORT_ROW, '"github": ReportKindDefinition'),
         Change("report/counting.py", REPORT),
     ],
     "a matcher of suites": [Change("suite/matchers/text.py", MATCHER)],
     "a mode": [Change("protocol.py", MODE, "PASSTHROUGH =")],
     "an option": [Change("settings.py", SETTING, "verbose: bool")],
     "an option of `run`": [Change("cli/parts/options.py", RUN_OPTION, "jobs: int | None")],
-    "a column of `ls`": [Change("cli/ls.py", COLUMN, 'Column("recorded"')],
+    "a column of `ls`": [Change("cli/ls.py", COLUMN, 'PrintedTableColumn("recorded"')],
     "a kind of secret": [Change("core/secrets/secret_kinds.py", SECRET, '"groq": "gsk_')],
     "a coding agent whose MCP servers a run finds": [
         Change("client/tools/agent_mcp_servers.py", CODING_AGENT, "AGENTS: Mapping"),
@@ -429,7 +429,7 @@ def test_an_option_of_run_is_a_row(grown: Grown) -> None:
     said = {name: grown.run("llmproxy", *name.split(), "--help").stdout for name in ("run", "replay", "mcp serve")}
     found = {name: "--label TEXT" in text for name, text in said.items()}
     assert found == {"run": True, "replay": True, "mcp serve": False}
-    typed = "from llmproxy.cli.parts.options import *; print(RunArguments({}, (), RunCommandOptions(label='a b')).run_command_prefix)"
+    typed = "from llmproxy.cli.parts.options import *; print(CliRunArguments({}, (), RunCommandOptions(label='a b')).run_command_prefix)"
     assert grown.python(typed) == "llmproxy run --label 'a b'\n"
 
 
@@ -471,8 +471,8 @@ def test_an_event_reaches_junit(grown: Grown) -> None:
     code = """
 from llmproxy.report.events import Finished, Started, Status, Warned
 from llmproxy.report.junit import render_junit
-from llmproxy.report.run_tree import RunTree
-tree = RunTree()
+from llmproxy.report.run_tree import EventsGroupedByRun
+tree = EventsGroupedByRun()
 for event in (Started(run_id="r", scenario="s", name="s", at=0.0), Warned("r", "mind the gap")):
     tree.add_event(event)
 print(render_junit(tree).decode())

@@ -2,7 +2,7 @@
 
 A text that names ``llmproxy why`` without the store, or ``llmproxy start`` without the upstream, does something else than it says when it is
 typed: it looks into another store, or sends a gateway's key to the provider's public host.
-`advice.format_command` keeps the store, `advice.ProxyStartCommandLine` everything. What is written by hand stands in `BY_HAND`, with the reason why there is
+`advice.format_llmproxy_command` keeps the store, `advice.SuggestedCommandTemplate` everything. What is written by hand stands in `BY_HAND`, with the reason why there is
 nothing to keep.
 """
 
@@ -24,19 +24,19 @@ from llmproxy.advice import (
     EXTRAS,
     LONGEST,
     NAME,
-    ProxyStartCommandLine,
+    SuggestedCommandTemplate,
     build_missing_extra_error,
     build_pip_requirement,
     choose_install_command,
-    describe_llmproxy_upgrade,
+    describe_how_to_upgrade_llmproxy,
     find_reinstall_url,
-    format_command,
+    format_llmproxy_command,
     format_store_option,
 )
 from llmproxy.cli import COMMANDS
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.mitm.serve import build_proxy_restart_command
-from llmproxy.settings import Loaded, list_setting_options, load
+from llmproxy.settings import Loaded, list_options_of_settings, load
 
 PACKAGE = Path(__file__).resolve().parents[1] / "llmproxy"
 NOTHING_TO_KEEP = frozenset(
@@ -64,13 +64,13 @@ BY_HAND = {
     "core/ws_replay.py": "123 bytes of a close frame; the miss itself names the store",
     "advice.py": "the names of the commands themselves",
     "core/misses/explain.py": "the name of the command that `by` completes",
-    "cli/parts/options.py": "the name of the command that `ProxyStartCommandLine` completes",
+    "cli/parts/options.py": "the name of the command that `SuggestedCommandTemplate` completes",
     "cli/parts/import_files.py": "who holds the store while it writes",
     "cli/rerecord.py": "who holds the store while it writes",
-    "cli/replay.py": "the name of the command, in a refusal and before `ProxyStartCommandLine`",
+    "cli/replay.py": "the name of the command, in a refusal and before `SuggestedCommandTemplate`",
     "cli/learn.py": "the name of the command that starts a proxy",
     "cli/run.py": "an example with another model",
-    "cli/parts/run_ending.py": "the name of the command that `ProxyStartCommandLine` completes, and what the command never used",
+    "cli/parts/run_ending.py": "the name of the command that `SuggestedCommandTemplate` completes, and what the command never used",
     "cli/parts/session_setup.py": "the name of the command around this one, and an option for either",
     "cli/parts/fault_sweep.py": "the name of the command, in a refusal",
     "core/sessions/exchange.py": "the name of the command that `by` completes",
@@ -117,7 +117,7 @@ def found() -> dict[str, list[str]]:
 
 
 def test_no_command_is_printed_that_forgets_what_was_typed() -> None:
-    """A new text with a command in it is made by `format_command` or `ProxyStartCommandLine`, or says here why it keeps nothing."""
+    """A new text with a command in it is made by `format_llmproxy_command` or `SuggestedCommandTemplate`, or says here why it keeps nothing."""
     assert {name: lines for name, lines in found().items() if name not in BY_HAND} == {}
 
 
@@ -144,16 +144,20 @@ e = "llmproxy settings lists them"
 @pytest.mark.parametrize("store", ["x.db", "a b.db", "it's.db", "-.db", "\x1b[31m.db"])
 def test_a_store_of_any_name_is_typed_as_one_word(store: str) -> None:
     """Quoted, and without what moves a cursor; the default one needs no word."""
-    words = shlex.split(format_command("show 12", store))
+    words = shlex.split(format_llmproxy_command("show 12", store))
     assert words[:4] == ["llmproxy", "show", "12", "--store"]
     assert len(words) == 5
-    assert "\x1b" not in format_command("why", store)
-    assert format_command("why", "llmproxy.db") == format_command("why", Path.cwd() / "llmproxy.db") == "llmproxy why"
+    assert "\x1b" not in format_llmproxy_command("why", store)
+    assert (
+        format_llmproxy_command("why", "llmproxy.db")
+        == format_llmproxy_command("why", Path.cwd() / "llmproxy.db")
+        == "llmproxy why"
+    )
 
 
 def test_a_command_beside_the_running_proxy_does_not_take_its_port() -> None:
     """It has a proxy of its own: upstream, folder and rules are kept, the address is not."""
-    again = ProxyStartCommandLine(
+    again = SuggestedCommandTemplate(
         options=(("port", "9"), ("host", "::"), ("upstream", "a=http://a"), ("cassette_dir", "c c"))
     )
     typed = again.for_other_command("llmproxy learn x").command("", store="s.db")
@@ -214,7 +218,7 @@ FLAGS: dict[str, object] = {
 
 def parse(words: list[str]) -> dict[str, object]:
     """Read a command's flags back."""
-    known, found = {option.flag: option for option in list_setting_options()}, dict[str, object]()
+    known, found = {option.flag: option for option in list_options_of_settings()}, dict[str, object]()
     rest = iter(words)
     for word in rest:
         if word.startswith("--no-") and word not in known:
@@ -230,7 +234,7 @@ def parse(words: list[str]) -> dict[str, object]:
 
 def same(one: Loaded, other: Loaded, *but: str) -> None:
     """See that settings agree in all that a command keeps."""
-    for option in list_setting_options():
+    for option in list_options_of_settings():
         kept = (option.again and option.name not in but) or option.name in ("cassette", "store")
         if kept and not option.secret:
             assert getattr(one.settings, option.name) == getattr(other.settings, option.name), option.name
@@ -240,12 +244,12 @@ def test_every_option_is_known_here() -> None:
     """A new option has a value in the table above, so that it is kept or left out on purpose; a choice or a switch needs none."""
     choices = {
         each.name: True if each.boolean else each.metavar.split("|")[-1]
-        for each in list_setting_options()
+        for each in list_options_of_settings()
         if "|" in each.metavar or each.boolean
     }
     for name, value in choices.items():
         FLAGS.setdefault(name, value)
-    assert {option.name for option in list_setting_options() if option.has_flag} <= set(FLAGS)
+    assert {option.name for option in list_options_of_settings() if option.has_flag} <= set(FLAGS)
 
 
 @pytest.mark.parametrize("name", [None, *FLAGS])
@@ -324,7 +328,7 @@ def test_a_page_is_named_where_its_proxy_goes_on_and_its_port_is_freed_first(
 def test_inside_mitmproxy_options_are_set() -> None:
     """There is no `llmproxy start` there."""
     options = (("upstream", "a=http://a/v1"), ("forward", True))
-    again = ProxyStartCommandLine('mitmdump -s "$(llmproxy addon)"', "", options, in_mitmproxy=True)
+    again = SuggestedCommandTemplate('mitmdump -s "$(llmproxy addon)"', "", options, in_mitmproxy=True)
     assert again.command("auto", "a b") == (
         "mitmdump -s \"$(llmproxy addon)\" --set llmproxy_mode=auto --set 'llmproxy_cassette=a b'"
         " --set llmproxy_upstream=a=http://a/v1 --set llmproxy_forward=true"
@@ -333,13 +337,13 @@ def test_inside_mitmproxy_options_are_set() -> None:
 
 def test_upstreams_of_a_session_are_named() -> None:
     """They were told to the session, and the proxy does not know them."""
-    command = ProxyStartCommandLine().command("auto", "c", upstreams={"openai": "https://gw.corp"})
+    command = SuggestedCommandTemplate().command("auto", "c", upstreams={"openai": "https://gw.corp"})
     assert command == "llmproxy start --mode auto --cassette c --upstream openai=https://gw.corp"
 
 
 def test_a_command_is_whole_or_says_that_it_is_not() -> None:
     """Cut in the middle of a gateway's name it would run, with another host."""
-    again = ProxyStartCommandLine(options=tuple(("allow_host", f"host-{n}.example.com") for n in range(99)))
+    again = SuggestedCommandTemplate(options=tuple(("allow_host", f"host-{n}.example.com") for n in range(99)))
     assert len(again.command("auto")) < LONGEST
     assert "... (and the options that it runs with" in again.command("auto")
     assert format_store_option("llmproxy.db") == ""
@@ -361,7 +365,7 @@ def test_a_clone_and_a_wheel_are_named_by_their_place(tmp_path: Path) -> None:
     for each in (clone, tmp_path / "x.whl"):
         assert build_pip_requirement(noted(each.as_uri()), "proxy", "mcp") == f"{NAME}[proxy,mcp] @ {each.as_uri()}"
     typed = f"uv tool install --force '{NAME} @ {clone.as_uri()}'   (or the same with pip install --force-reinstall)"
-    assert describe_llmproxy_upgrade(noted(clone.as_uri())).endswith(typed)
+    assert describe_how_to_upgrade_llmproxy(noted(clone.as_uri())).endswith(typed)
 
 
 def test_a_repository_is_named_with_its_revision() -> None:
@@ -377,7 +381,7 @@ def test_a_repository_is_named_with_its_revision() -> None:
 def test_without_such_a_place_it_is_the_index_s_name(told: str) -> None:
     """From an index, a file that is gone, a URL with a password."""
     assert build_pip_requirement(told, "proxy") == f"{NAME}[proxy]"
-    assert describe_llmproxy_upgrade(told) == f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
+    assert describe_how_to_upgrade_llmproxy(told) == f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
 
 
 @pytest.mark.parametrize(("prefix", "installer", "editable", "typed"), [

@@ -59,9 +59,9 @@ main(["start", "--mode", "replay", "--port", "0", "--quiet"])
 """
 SHIM = """
 import sys
-from llmproxy.__main__ import run
+from llmproxy.__main__ import run_llmproxy_cli
 sys.argv = ["llmproxy", "mcp", "--mode", "replay", "--", sys.executable, "-c", "import sys; sys.stdin.read()"]
-run()
+run_llmproxy_cli()
 """
 STARTS = {
     "start": (UNTIL_IT_SERVES, {"unittest", "argparse"}),
@@ -225,7 +225,7 @@ def test_one_engine_plays_scripts_and_suites() -> None:
         f"{running}/conversation.py",
         "scenario/agents/http.py",
     }  # the latter asks who is there
-    assert every["Conversation"] == {f"{running}/executor.py", "suite/run/step_context.py"}
+    assert every["ConversationRunner"] == {f"{running}/executor.py", "suite/run/step_context.py"}
 
 
 def test_functions_are_verbs() -> None:

@@ -16,12 +16,12 @@ from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import Exhausted, Mode
 from llmproxy.settings import (
     KeyScrubPattern,
-    Normalize,
+    RequestNormalizationRules,
     SettingLayer,
     Settings,
     SettingSource,
     format_setting_value,
-    list_setting_options,
+    list_options_of_settings,
     load,
 )
 from tests.support.doc_tables import options_table
@@ -203,8 +203,11 @@ def test_rules_come_from_their_own_table(tmp_path: Path) -> None:
     assert format_setting_value(rules) == json.dumps(
         {"ignore": ["$.user"], "scrub": [{"pattern": "\\d+", "placeholder": "N"}]}
     )
-    assert format_setting_value(Normalize(scrub=(KeyScrubPattern("a"),))) == '{"scrub": [{"pattern": "a"}]}'
-    assert format_setting_value(Normalize()) == ""
+    assert (
+        format_setting_value(RequestNormalizationRules(scrub=(KeyScrubPattern("a"),)))
+        == '{"scrub": [{"pattern": "a"}]}'
+    )
+    assert format_setting_value(RequestNormalizationRules()) == ""
 
 
 def test_making_settings_reads_no_environment_and_they_stay_as_they_are() -> None:
@@ -216,8 +219,8 @@ def test_making_settings_reads_no_environment_and_they_stay_as_they_are() -> Non
 def test_every_option_has_help_and_stands_in_the_table() -> None:
     """The table of docs/options.md is drawn from the fields."""
     table = options_table()
-    assert [option.name for option in list_setting_options()] == [each.name for each in fields(Settings)]
-    for option in list_setting_options():
+    assert [option.name for option in list_options_of_settings()] == [each.name for each in fields(Settings)]
+    for option in list_options_of_settings():
         assert option.help
         assert f"`{option.env}`" in table
         assert option.flag in table

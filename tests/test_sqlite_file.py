@@ -25,7 +25,11 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig
-from llmproxy.core.sessions.journal import Journal, read_ids_used_last_run, read_misses
+from llmproxy.core.sessions.journal import (
+    CallDecisionJournalWriter,
+    read_ids_used_last_run,
+    read_last_misses_from_journal,
+)
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import RecordingError
@@ -33,8 +37,8 @@ from llmproxy.protocol import Mode
 from llmproxy.scenario.cache_store import CacheStore
 from llmproxy.sqlite_file import (
     DatabaseFileState,
-    classify_database_file,
     copy_raw_database_file,
+    detect_sqlite_file_state,
     open_sqlite_connection,
     read_head_of_non_database,
     sidecar_path,
@@ -98,7 +102,7 @@ def test_looking_tells_what_is_there_and_changes_nothing(name: str, tmp_path: Pa
     path = tmp_path / "a b%20?#ü.db"
     make(path)
     before = look(tmp_path) if state is not DatabaseFileState.FOLDER else None
-    assert classify_database_file(path) is state
+    assert detect_sqlite_file_state(path) is state
     assert before is None or look(tmp_path) == before
 
 
@@ -110,7 +114,7 @@ def test_a_damaged_database_is_not_taken_for_another_file(tmp_path: Path) -> Non
     for damaged in (whole[:1500], whole.replace(b"CREATE TABLE", b"CREATE\xddTABLE", 1)):
         path.write_bytes(damaged)
         with pytest.raises(sqlite3.DatabaseError) as raised:
-            classify_database_file(path)
+            detect_sqlite_file_state(path)
         assert raised.value.sqlite_errorcode == sqlite3.SQLITE_CORRUPT
         assert not sqlite_file.passes_quick_check(path)
 
@@ -184,7 +188,7 @@ def recorder(path: Path) -> Iterator[Store]:
     with SqliteCassetteStore.open(path, writable=True, now=time.time) as store:
         store.add_interaction(chat(), supersede=False)
         store.add_interaction(chat("And now?"), supersede=False)
-        journal = Journal.open(Path(f"{path}.state.db"), time.time)
+        journal = CallDecisionJournalWriter.open(Path(f"{path}.state.db"), time.time)
         CacheStore(path.parent / "cache.db").put("key", "value", name="f", cache_key="k")
         yield store
         journal.close()
@@ -251,7 +255,7 @@ def test_no_command_disturbs_a_living_recorder(command: str, path: Path, recorde
 
 
 def engine(mode: Mode, path: Path) -> None:
-    journal = Journal.open(Path(f"{path}.state.db"), time.time)
+    journal = CallDecisionJournalWriter.open(Path(f"{path}.state.db"), time.time)
     config = EngineConfig(mode=mode, store=path, cassette_dir=path.parent / "kept")
     made = Engine(config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic)
     made.sessions.open_session("default")
@@ -277,14 +281,14 @@ def crashed_copy(path: Path) -> None:
 OPENERS: dict[str, Callable[[Path], object]] = {
     "reader": lambda path: reopened(path).close(),
     "writer": lambda path: reopened(path, writable=True).close(),
-    "peek": classify_database_file,
+    "peek": detect_sqlite_file_state,
     "copy": crashed_copy,
     "trace": lambda path: Cassette.from_store(path, cassette="default"),
     "journal": lambda path: (
-        read_misses(Path(f"{path}.state.db"), 1),
+        read_last_misses_from_journal(Path(f"{path}.state.db"), 1),
         read_ids_used_last_run(Path(f"{path}.state.db")),
     ),
-    "journal of": lambda path: Journal.open(path.with_name("other.state.db"), time.time).close(),
+    "journal of": lambda path: CallDecisionJournalWriter.open(path.with_name("other.state.db"), time.time).close(),
     "cache": lambda path: CacheStore(path.with_name("cache.db")).get("key"),
     "cassettes": cassettes,
     "viewer": lambda path: make_viewer_query_function(path)("steps", {"cassette": "default"}),
@@ -406,5 +410,5 @@ def test_what_is_no_file_is_foreign_and_not_waited_for(tmp_path: Path) -> None:
     """A pipe gives its reader nothing until somebody writes: a start would hang."""
     pipe = tmp_path / "pipe.db"
     os.mkfifo(pipe)
-    assert classify_database_file(pipe) is DatabaseFileState.FOREIGN
+    assert detect_sqlite_file_state(pipe) is DatabaseFileState.FOREIGN
     assert read_head_of_non_database(pipe) == b""

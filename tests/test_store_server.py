@@ -13,7 +13,7 @@ from llmproxy.server_store_copies import (
     find_postgres_of_local_copy,
     format_store_location,
     is_postgres_url,
-    register_postgres_store_url,
+    map_postgres_store_to_copy_path,
     strip_secrets_from_url,
 )
 from llmproxy.settings import format_shown_path, load
@@ -38,10 +38,10 @@ def test_settings_take_a_server_for_a_path(tmp_path: Path) -> None:
     env = {"XDG_CACHE_HOME": str(tmp_path), "LLMPROXY_STORE": URL}
     store = load({}, env, tmp_path).settings.store
     assert store.is_relative_to(tmp_path)
-    assert store == register_postgres_store_url(URL.replace("s3cret%21", "other"), env)
+    assert store == map_postgres_store_to_copy_path(URL.replace("s3cret%21", "other"), env)
     assert format_store_location(store) == format_shown_path(store) == strip_secrets_from_url(URL)
     assert find_postgres_of_local_copy(tmp_path / "llmproxy.db") is None
-    register_postgres_store_url(URL, env)
+    map_postgres_store_to_copy_path(URL, env)
     server = find_postgres_of_local_copy(store)
     assert server is not None
     assert set(server.secrets) == {"s3cret%21", "s3cret!"}
@@ -52,10 +52,10 @@ def test_another_database_has_another_copy(tmp_path: Path) -> None:
     """Also where libpq takes its name from a variable: else one would answer from the other's rows."""
     env = {"XDG_CACHE_HOME": str(tmp_path)}
     copies = {
-        register_postgres_store_url("postgresql://me@/?host=/tmp/y", env | {"PGDATABASE": name} if name else env)
+        map_postgres_store_to_copy_path("postgresql://me@/?host=/tmp/y", env | {"PGDATABASE": name} if name else env)
         for name in ("", "a", "b", "a")
     }
-    copies |= {register_postgres_store_url(f"postgresql:///?service={name}", env) for name in "ab"}
+    copies |= {map_postgres_store_to_copy_path(f"postgresql:///?service={name}", env) for name in "ab"}
     assert len(copies) == 5
 
 

@@ -52,8 +52,8 @@ def translate_json(value, prose=False):
 HOOKS = {
     "client/control.py": """
 from llmproxy.translated import translate_json
-_read = Control._parse_reply
-Control._parse_reply = lambda self, status, content: translate_json(_read(self, status, content))
+_read = ControlApiClient._parse_reply
+ControlApiClient._parse_reply = lambda self, status, content: translate_json(_read(self, status, content))
 """,
     "client/proxy_process.py": """
 from llmproxy.translated import translate

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.parsers import parse_path_setting, read_host, read_speed, read_truth, read_upstreams, read_wait
+from llmproxy.parsers import (
+    parse_path_setting_refusing_urls,
+    read_host,
+    read_speed,
+    read_truth,
+    read_upstreams,
+    read_wait,
+)
 
 
 def test_a_boolean_is_no_speed_and_a_number_no_boolean() -> None:
@@ -34,14 +41,14 @@ def test_an_upstream_may_have_a_path_and_loses_its_last_slash() -> None:
 def test_a_url_is_no_path_and_is_not_repeated(typed: str) -> None:
     """A folder would have the password in its name; a `Path` of it has lost a slash."""
     with pytest.raises(ValueError, match="URL") as caught:
-        parse_path_setting(typed)
+        parse_path_setting_refusing_urls(typed)
     assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("typed", ["llmproxy.db", "C:/x/y.db", "./odd:/x.db", "a b:c"])
 def test_what_only_looks_like_a_url_is_a_path(typed: str) -> None:
     """Drives of Windows have one letter."""
-    assert parse_path_setting(typed) == Path(typed)
+    assert parse_path_setting_refusing_urls(typed) == Path(typed)
 
 
 @pytest.mark.parametrize("typed", ["-1", "3601", "nan", "inf", "soon", True, None])

@@ -11,10 +11,10 @@ import pytest
 from llmproxy.errors import Exit, SuiteError
 from llmproxy.yaml_reader import (
     MAX_BYTES,
-    Map,
     Problems,
-    SuiteProblems,
+    SuiteProblemsError,
     YamlList,
+    YamlMapping,
     YamlPlace,
     find_yaml_place_of_path,
     get_yaml_place,
@@ -65,14 +65,14 @@ def wrong(text: str | bytes) -> list[str]:
 def test_plain_values_are_those_of_the_core_schema(written: str, value: object) -> None:
     """Only true and false are booleans; dates, times and 1_000 are texts; quotes make texts."""
     made = one(f"key: {written}\n")
-    assert isinstance(made, Map)
+    assert isinstance(made, YamlMapping)
     assert type(made["key"]) is type(value)
     assert made["key"] == value
 
 
 def test_not_a_number_is_read() -> None:
     made = one("a: .nan")
-    assert isinstance(made, Map)
+    assert isinstance(made, YamlMapping)
     assert math.isnan(made["a"])
 
 
@@ -84,7 +84,7 @@ def test_keys_are_texts_as_written() -> None:
 def test_everything_knows_its_place() -> None:
     """File, line and column of mapping, key, value and item."""
     made = one("a: 1\nb:\n  - x\n  - {c: d}\n")
-    assert isinstance(made, Map)
+    assert isinstance(made, YamlMapping)
     assert str(get_yaml_place(made, "b", key=True)) == "f.yaml:2:1"
     assert str(get_yaml_place(made["b"], 0)) == "f.yaml:3:5"
     assert str(get_yaml_place(made["b"][1], "c")) == "f.yaml:4:9"
@@ -107,7 +107,7 @@ def test_equal_keys_are_refused_with_both_places() -> None:
 def test_anchors_and_merges_work() -> None:
     """What stands there wins, then the first of a list; merged members keep their places."""
     made = one("x: &x {a: 1, b: 1}\ny: &y {b: 2, c: 2}\nz: {<<: [*x, *y], a: 0}\nw: *x\n")
-    assert isinstance(made, Map)
+    assert isinstance(made, YamlMapping)
     assert made["z"] == {"a": 0, "b": 1, "c": 2}
     assert made["w"] is made["x"]
     assert str(get_yaml_place(made["z"], "c")) == "f.yaml:2:17"
@@ -209,9 +209,9 @@ def at(line: int, column: int = 1, file: str = "a.yaml") -> YamlPlace:
     return YamlPlace(file, line, column)
 
 
-def tree() -> Map:
+def tree() -> YamlMapping:
     """``tags: [x]`` in lines 2 and 3."""
-    tags, root = YamlList(at(2, 7)), Map(at(2))
+    tags, root = YamlList(at(2, 7)), YamlMapping(at(2))
     tags.put("x", at(3, 4))
     root.put("tags", tags, at(2, 1), at(2, 7))
     return root
@@ -228,7 +228,7 @@ def test_all_problems_are_told_in_the_order_of_the_file() -> None:
     problems.add(at(9), "later", "a hint")
     problems.add(at(2, 3), "earlier")
     problems.add(None, "no such file")
-    with pytest.raises(SuiteProblems) as caught:
+    with pytest.raises(SuiteProblemsError) as caught:
         problems.raise_if_any()
     assert str(caught.value).splitlines() == ["no such file", "a.yaml:2:3: earlier", "a.yaml:9:1: later (a hint)"]
     assert isinstance(caught.value, SuiteError)
@@ -256,7 +256,7 @@ def test_many_problems_are_cut() -> None:
     problems = Problems()
     for line in range(1, 60):
         problems.add(at(line), "x")
-    with pytest.raises(SuiteProblems, match="and 9 more problems"):
+    with pytest.raises(SuiteProblemsError, match="and 9 more problems"):
         problems.raise_if_any()
 
 

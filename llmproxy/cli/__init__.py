@@ -198,7 +198,7 @@ def load_command(name: str) -> Any:
     if hasattr(module, "register"):
         module.register(app)
     else:
-        app.command(name)(getattr(module, name))
+        app.command(name)(getattr(module, f"{name}_command"))
     group: Any = get_command(app)
     command = group.commands[name]
     below = {f"{name} {sub}": each for sub, each in getattr(command, "commands", {}).items()}

@@ -17,7 +17,7 @@ from llmproxy.cli import make_default_typer
 from llmproxy.cli.parts.printing import (
     format_size,
     format_table_lines,
-    get_terminal_width,
+    get_terminal_width_or_none,
     print_json,
     print_line,
     to_safe_line,
@@ -32,13 +32,13 @@ _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 def register(app: typer.Typer) -> None:
     group = make_default_typer(help="List or clear the cache of @scenario.cache.", no_args_is_help=True)
-    group.command("stats")(stats)
-    group.command("list")(entries)
-    group.command("clear")(clear)
+    group.command("stats")(print_scenario_cache_stats)
+    group.command("list")(print_scenario_cache_entries)
+    group.command("clear")(delete_scenario_cache_entries)
     app.add_typer(group, name="cache")
 
 
-def stats(as_json: bool = _JSON) -> None:
+def print_scenario_cache_stats(as_json: bool = _JSON) -> None:
     """Show the cache's size and number of hits."""
     store = _open_cache()
     found = store.list()
@@ -56,7 +56,7 @@ def stats(as_json: bool = _JSON) -> None:
         print_line(f"  {count:>6}  {to_safe_line(name)}")
 
 
-def entries(
+def print_scenario_cache_entries(
     name: str | None = _NAME,
     limit: int = typer.Option(50, "--limit", "-n", min=1, help="Number of results, newest first."),
     values: bool = typer.Option(False, "--values", help="Also print the values."),
@@ -85,7 +85,7 @@ def entries(
         for each in found
     ]
     heads = ["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"]
-    for text in format_table_lines(heads, rows, get_terminal_width()):
+    for text in format_table_lines(heads, rows, get_terminal_width_or_none()):
         print_line(text)
     for each in found if values else ():
         shown = each.value
@@ -94,7 +94,7 @@ def entries(
         print_line(f"\n{each.key}\n{to_safe_line(shown)}")
 
 
-def clear(
+def delete_scenario_cache_entries(
     name: str | None = _NAME,
     cache_key: str | None = typer.Option(None, "--cache-key", help="Only results with this cache key."),
     older_than: str | None = typer.Option(

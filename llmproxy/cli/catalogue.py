@@ -14,38 +14,38 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_json, print_line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, SettingsError
-from llmproxy.settings import HIDDEN, format_setting_value, list_setting_options
+from llmproxy.settings import HIDDEN, format_setting_value, list_options_of_settings
 
 
-def settings(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+def settings_command(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
     """Show every option: its value, the value's source, its environment variable."""
     loaded = load_settings({})
     if as_json:
         values, sources = asdict(loaded.settings), loaded.sources
-        values |= {o.name: HIDDEN for o in list_setting_options() if o.secret and values[o.name]}
+        values |= {o.name: HIDDEN for o in list_options_of_settings() if o.secret and values[o.name]}
         facts = [
             {"name": o.key, "value": values[o.name], "source": str(sources[o.name]), "env": o.env, "flag": o.flag}
-            for o in list_setting_options()
+            for o in list_options_of_settings()
         ]
         typer.echo(json.dumps(facts, indent=2, default=str))
         return
     rows = [("option", "value", "source", "environment")]
-    for o in list_setting_options():
+    for o in list_options_of_settings():
         value = format_setting_value(getattr(loaded.settings, o.name))
         rows.append((o.key, (HIDDEN if value and o.secret else value) or "-", str(loaded.sources[o.name]), o.env))
     typer.echo("\n".join(align_rows(rows)))
 
 
-def faults(
+def faults_command(
     name: str = typer.Argument("", metavar="KIND|PRESET", help="A kind; or a preset, printed as a file to edit."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """List the kinds of injected faults and the presets, with an example each; or print one."""
     from llmproxy.core.faults.kinds import KINDS
-    from llmproxy.core.faults.parsing import PRESETS, read_preset_text
+    from llmproxy.core.faults.parsing import PRESETS, read_fault_preset_text
 
     if name in PRESETS:
-        print_line(read_preset_text(name).rstrip("\n"))
+        print_line(read_fault_preset_text(name).rstrip("\n"))
         return
     if name and name not in KINDS:
         near = did_you_mean(name, [*PRESETS, *KINDS])
@@ -79,7 +79,7 @@ def faults(
 ADDONS = ("record_replay", "inject_faults")
 
 
-def addon(
+def addon_command(
     name: str = typer.Argument("record_replay", help="record_replay, or inject_faults, which only injects faults."),
 ) -> None:
     """Print the path of the mitmproxy addon: mitmdump -s "$(llmproxy addon)"."""

@@ -17,29 +17,29 @@ from typing import Any
 
 import typer
 
-from llmproxy.advice import ProxyStartCommandLine, format_command
+from llmproxy.advice import SuggestedCommandTemplate, format_llmproxy_command
 from llmproxy.amount_formatting import format_count, name_some
-from llmproxy.cli.parts.options import LAST_REPORT, CommandWithoutLiveOptions, RunArguments, load_settings
+from llmproxy.cli.parts.options import LAST_REPORT, CliRunArguments, CommandWithoutLiveOptions, load_settings
 from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given_store, require_store_or_cassette_dir
-from llmproxy.client.proxy_process import read_env_proxy_url
+from llmproxy.client.proxy_process import read_llmproxy_url
 from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.changes.accepted_changes import (
     AcceptedChange,
     ClientVersionCondition,
     build_accepted_changes,
     client_slug,
-    merge_accepted,
+    merge_accepted_change_lists,
 )
 from llmproxy.core.changes.change import Author
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.sessions.journal import forget_interrupted_trials_served_recordings
+from llmproxy.core.sessions.journal import erase_played_ids_of_recent_trials
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_accepted_changes, store_accepted_changes
 from llmproxy.errors import Exit, MachineError, SettingsError, printable
-from llmproxy.protocol import UPDATE_VARIABLE, Update
+from llmproxy.protocol import UPDATE_VARIABLE, UpdateMode
 from llmproxy.report.json_report import read_report_runs
-from llmproxy.report.request_change_summary import ChangedRequestsReport, ChangeGroup, summarize_change_trials
+from llmproxy.report.request_change_summary import ChangedRequestsReport, ChangeGroup, build_changed_requests_report
 from llmproxy.server_store_copies import find_postgres_of_local_copy, store_exists
 from llmproxy.settings import Loaded, format_shown_path
 
@@ -68,7 +68,7 @@ def changes(
     """List, offline, what has changed since a command was recorded, what it affects and what new recordings cost; or
     list accepted changes, and drop them.
     """
-    asked = RunArguments.from_context(ctx, words, mode="replay")
+    asked = CliRunArguments.from_context(ctx, words, mode="replay")
     loaded = load_settings(asked.flags)
     if words[0] in ("list", "drop"):
         _load_cassette_dir_into_store(loaded)
@@ -80,12 +80,15 @@ def changes(
         since, file, store = time.time(), asked.options.json, loaded.settings.store
         typer.echo("llmproxy: changes: offline, with recorded answers; the command's own tools run", err=True)
         plain = replace(asked, options=replace(asked.options, json=None))
-        code = run_command_in_replay(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
+        code = run_command_in_replay(plain, loaded, {UPDATE_VARIABLE: UpdateMode.TRIAL.value})
         if code not in (Exit.OK, Exit.MISS):
-            forget_interrupted_trials_served_recordings(store, since)
-        folder, found = loaded.settings.cassette_dir, summarize_change_trials(store, since, loaded.settings.cassette)
+            erase_played_ids_of_recent_trials(store, since)
+        folder, found = (
+            loaded.settings.cassette_dir,
+            build_changed_requests_report(store, since, loaded.settings.cassette),
+        )
         rest, typed = f" -- {shlex.join(asked.command)}", loaded.list_typed(environment=False)
-        again = ProxyStartCommandLine(asked.run_command_prefix, rest, typed)
+        again = SuggestedCommandTemplate(asked.run_command_prefix, rest, typed)
         record = again.command("auto", loaded.settings.cassette, store=format_shown_path(store))
         final = print_changes_and_choose_exit(
             store, found, code, folder=folder, json_file=file, markdown=markdown, record=record
@@ -93,11 +96,11 @@ def changes(
         raise typer.Exit(final)
 
 
-def run_command_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:
+def run_command_in_replay(asked: CliRunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:
     """Run a command in replay with `more` variables for its proxy. Raises LLMProxyError: nothing was run."""
     from llmproxy.cli.run import run_command_with_proxy
 
-    if read_env_proxy_url(os.environ):
+    if read_llmproxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: this needs a proxy of its own.", hint="Unset LLMPROXY_URL.")
     require_store_or_cassette_dir(loaded)
     return run_command_with_proxy(asked, {**os.environ, **more})
@@ -153,7 +156,7 @@ def require_dir_for_filed_cassettes(loaded: Loaded, cassettes: Iterable[str]) ->
             raise SettingsError(msg, hint="Add --cassette-dir DIR, as in your tests. Nothing was written.")
 
 
-def write_accepted_changes(loaded: Loaded, made: Mapping[str, Sequence[AcceptedChange]]) -> None:
+def save_accepted_changes_to_cassettes(loaded: Loaded, made: Mapping[str, Sequence[AcceptedChange]]) -> None:
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
         for cassette, accepted in made.items():
@@ -201,7 +204,7 @@ def _drop_accepted_changes(loaded: Loaded, names: Sequence[str]) -> None:
         if any(each.name in names for each in accepted)
     }
     require_dir_for_filed_cassettes(loaded, left)
-    write_accepted_changes(loaded, left)
+    save_accepted_changes_to_cassettes(loaded, left)
     print_line(
         f"dropped: {', '.join(names)}, in {to_safe_line(name_some(left, ' '))}; what it covered is a miss again."
     )
@@ -221,7 +224,7 @@ def review(
     """Decide on each pending change at the terminal: keep the answers, record again, skip, or show the difference."""
     loaded, pending = _load_pending_changes(store, cassette_dir)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        typed = format_command(f"accept {pending[0].name}", loaded.settings.store)
+        typed = format_llmproxy_command(f"accept {pending[0].name}", loaded.settings.store)
         raise SettingsError("review asks at a terminal, and this is none.", hint=f"Without questions: {typed}")
     kept, anew, origin = list["ChangeGroup"](), list[str](), ""
     for group in pending:
@@ -239,7 +242,7 @@ def review(
         _write_accepted_changes(loaded, kept, _parse_date(until), _parse_client_condition(when))
     if anew:
         which = "".join(f" --change {name}" for name in anew)
-        print_line(f"next: {format_command(f'rerecord --changed{which}', loaded.settings.store)} -- COMMAND")
+        print_line(f"next: {format_llmproxy_command(f'rerecord --changed{which}', loaded.settings.store)} -- COMMAND")
 
 
 def accept(
@@ -277,12 +280,12 @@ def _load_pending_changes(
     done = {name: {x.name: x.exactly for x in some if not x.has_expired(today)} for name, some in accepted.items()}
     pending = [
         group
-        for group in summarize_change_trials(loaded.settings.store).groups
+        for group in build_changed_requests_report(loaded.settings.store).groups
         if group.name in again
         or any(not seen <= done.get(name, {}).get(group.name, frozenset()) for name, seen in group.cassettes.items())
     ]
     if not pending:
-        typed = f"{format_command('changes', loaded.settings.store)} -- COMMAND"
+        typed = f"{format_llmproxy_command('changes', loaded.settings.store)} -- COMMAND"
         raise SettingsError("nothing is pending: no trial saw a change that is not decided.", hint=f"First: {typed}")
     require_dir_for_filed_cassettes(loaded, (name for group in pending for name in group.cassettes))
     return loaded, pending
@@ -331,8 +334,8 @@ def _write_accepted_changes(
                 each._replace(until=until) if (each.name, each.segment, each.when) == same else each
                 for each in made.get(cassette, before.get(cassette, ()))
             ]
-            made[cassette] = merge_accepted(known, [taken._replace(exactly=frozenset(seen))])
-    write_accepted_changes(loaded, made)
+            made[cassette] = merge_accepted_change_lists(known, [taken._replace(exactly=frozenset(seen))])
+    save_accepted_changes_to_cassettes(loaded, made)
     print_line(f"accepted: {name_some(group.name for group in chosen)}, in {to_safe_line(name_some(made, ' '))}")
     print_line("Answers are carried from now on, and every run says so; under --strict it ends with 4.")
 

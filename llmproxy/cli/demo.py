@@ -45,7 +45,7 @@ _CASSETTE = "demo"
 _CHANGED = "What is the capital of Sweden? One word."
 
 
-def demo(
+def demo_command(
     ui: bool = typer.Option(False, "--ui", help="Then show the recording in the browser, until Ctrl-C."),
     tools: bool = typer.Option(
         False, "--tools", help="Record an agent with an MCP server, then replay without the server."
@@ -68,10 +68,10 @@ def demo(
     with _start_replay_proxies(found, store, "1", "0") as (slow, fast):
         asked_slowly, asked_quickly = asker.made_for(slow), asker.made_for(fast)
         started = time.perf_counter()
-        run_narrated_conversation(asked_slowly, partial(typer.echo, nl=False))
+        run_demo_conversation(asked_slowly, partial(typer.echo, nl=False))
         paced = time.perf_counter() - started
         started = time.perf_counter()
-        run_narrated_conversation(asked_quickly, lambda _text: None)
+        run_demo_conversation(asked_quickly, lambda _text: None)
         quick = time.perf_counter() - started
         typer.echo(
             f"\n{recorded.calls} calls replayed in {format_seconds(paced)}, as recorded; the same run at full speed "
@@ -81,7 +81,7 @@ def demo(
         )
         typer.echo(f'\nAnd a request that was never recorded, say after a changed prompt ("{_CHANGED}"):\n')
         try:
-            run_narrated_conversation(asked_quickly, lambda _text: None, plain=_CHANGED)
+            run_demo_conversation(asked_quickly, lambda _text: None, plain=_CHANGED)
         except asker.refused as error:
             typer.echo("\n".join(f"  {line}" for line in asker.describe_error(error).splitlines()))
         if ui:
@@ -163,7 +163,7 @@ def get_weather(city: str) -> str:
     return json.dumps({"city": city, "sky": "rain", "celsius": 7})
 
 
-def run_narrated_conversation(create: Create, say: Say, *, plain: str = PLAIN) -> None:
+def run_demo_conversation(create: Create, say: Say, *, plain: str = PLAIN) -> None:
     """Run the whole conversation; `create` is `client.chat.completions.create`, `say` gets text as it arrives."""
     history: list[ChatCompletionMessageParam] = [{"role": "user", "content": plain}]
     say(f"\nuser       {plain}\n")

@@ -16,12 +16,12 @@ import typer
 
 from llmproxy.amount_formatting import name_some
 from llmproxy.cli.env import find_llmproxy_url, open_control
-from llmproxy.cli.parts.options import FreePortCliCommand, RunArguments, load_settings
+from llmproxy.cli.parts.options import CliRunArguments, TyperCommandUsingFreeProxyPort, load_settings
 from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
 from llmproxy.client import bypass_monitor, child_env
 from llmproxy.client.bypass_monitor import OTHER, find_runtime_advice
-from llmproxy.client.child_env import BASE_URLS, LOOPBACK, NO_PROXIES, find_upstreams, is_proxy_url
+from llmproxy.client.child_env import BASE_URLS, LOOPBACK, NO_PROXIES, find_env_upstreams, is_proxy_url
 from llmproxy.client.control import ControlError
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, run_child
 from llmproxy.client.session_reports import SessionReport, format_session_counts, sum_session_reports
@@ -32,7 +32,9 @@ _WATCHED = 3.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("doctor", cls=FreePortCliCommand, context_settings={"allow_interspersed_args": False})(doctor)
+    app.command("doctor", cls=TyperCommandUsingFreeProxyPort, context_settings={"allow_interspersed_args": False})(
+        doctor
+    )
 
 
 def doctor(
@@ -43,7 +45,7 @@ def doctor(
     """Find out why an agent does not use the proxy, and what to do about it."""
     if command and pid:
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
-    asked = RunArguments.from_context(ctx, command)
+    asked = CliRunArguments.from_context(ctx, command)
     findings = _run_and_watch_command(asked, os.environ) if command else _examine_environment(os.environ, pid)
     for each in findings:
         print_line(f"{each.verdict:<4}  {to_safe_line(each.text)}")
@@ -110,7 +112,7 @@ def check_certificates(env: Mapping[str, str], ca: str | None, now: float) -> li
     """Check that the certificate exists, is valid at `now` (Unix time) and is in every configured bundle."""
     if ca is None:
         return [Diagnosis(NOTE, "the proxy does not intercept HTTPS: clients reach it by base URL only")]
-    if problem := child_env.describe_certificate_problem(Path(ca), now):
+    if problem := child_env.describe_ca_file_problem(Path(ca), now):
         return [Diagnosis(BAD, problem)]
     mark = _read_certificate_body(Path(ca))
     found = []
@@ -142,7 +144,7 @@ def check_traffic_arrived(total: SessionReport) -> Diagnosis:
     return Diagnosis(OK, f"traffic arrived: {format_session_counts(total)}")
 
 
-def check_bypassing_programs(
+def diagnose_observed_proxy_bypasses(
     seen: Mapping[int, bypass_monitor.BypassMonitoredProcess],
     past: Mapping[int, Sequence[bypass_monitor.Address]],
     url: str,
@@ -197,7 +199,7 @@ def parse_url_address(url: str) -> bypass_monitor.Address:
 
 
 def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
-    monitor = bypass_monitor.ProcessMonitor()
+    monitor = bypass_monitor.ProxyBypassMonitor()
     env = _watch_process(monitor, pid) if pid else env
     control = open_control(find_llmproxy_url(env))
     found, url, arrived = [], control.url, False
@@ -213,11 +215,11 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     found += [*check_proxy_env_variables(env, url), *check_own_address_exempt(env, url)]
     if pid:
         past = monitor.find_bypasses(parse_url_address(url))
-        found += check_bypassing_programs(monitor.seen, past, url, intercepted=False, arrived=arrived)
+        found += diagnose_observed_proxy_bypasses(monitor.seen, past, url, intercepted=False, arrived=arrived)
     return found
 
 
-def _watch_process(monitor: bypass_monitor.ProcessMonitor, pid: int) -> dict[str, str]:
+def _watch_process(monitor: bypass_monitor.ProxyBypassMonitor, pid: int) -> dict[str, str]:
     if not monitor.is_supported:
         hint = "Run the agent under the doctor instead: llmproxy doctor -- COMMAND"
         raise MachineError("--pid needs Linux's /proc", hint=hint)
@@ -231,10 +233,10 @@ def _watch_process(monitor: bypass_monitor.ProcessMonitor, pid: int) -> dict[str
     return monitor.seen[pid].env or {}
 
 
-def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
+def _run_and_watch_command(asked: CliRunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
     loaded = load_settings(asked.flags)
     find_command_path(asked.command, env)
-    monitor = bypass_monitor.ProcessMonitor()
+    monitor = bypass_monitor.ProxyBypassMonitor()
     found = [] if monitor.is_supported else [Diagnosis(NOTE, "connections can only be watched on Linux")]
     options = build_start_flags(asked.flags, forward=asked.options.intercept)
     with (
@@ -260,11 +262,13 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
         if proxy.process is not None and (of_all_sessions := proxy.process.read_final_totals()[0]) is not None:
             total = SessionReport("", "")  # a test runner has closed its sessions
             total.merge(of_all_sessions)
-    upstreams = frozenset(map(parse_url_address, find_upstreams(env, proxy.url).values()))
+    upstreams = frozenset(map(parse_url_address, find_env_upstreams(env, proxy.url).values()))
     past = monitor.find_bypasses(parse_url_address(proxy.url), upstreams)
     for pid, (program, hosts) in by_name.items():
         monitor.seen.setdefault(pid, bypass_monitor.BypassMonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
     found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), check_traffic_arrived(total)]
     arrived, intercepted = total.calls > 0, asked.options.intercept
-    return found + check_bypassing_programs(monitor.seen, past, proxy.url, intercepted=intercepted, arrived=arrived)
+    return found + diagnose_observed_proxy_bypasses(
+        monitor.seen, past, proxy.url, intercepted=intercepted, arrived=arrived
+    )

@@ -23,15 +23,15 @@ from urllib.parse import quote
 
 import typer
 
-from llmproxy.advice import format_command
+from llmproxy.advice import format_llmproxy_command
 from llmproxy.amount_formatting import dollars
 from llmproxy.cli.parts.options import format_record_command, load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given_store
-from llmproxy.cli.rerecord import RerecordRequest, build_rerecord_request, start_recording_proxy
+from llmproxy.cli.rerecord import ProviderRequestToRerecord, build_rerecord_request, start_recording_proxy
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_usage
-from llmproxy.core.providers.routing import get_dialect_family
+from llmproxy.core.providers.routing import get_operation_dialect
 from llmproxy.core.secrets.redact import is_redacted_request
 from llmproxy.core.store.row_conversion import StoredCallSummary, get_answer_date_or_start
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -59,7 +59,7 @@ _KEPT_THERE = re.compile(
 _OWN_KINDS = frozenset({"function", "custom"})
 
 
-def drift(
+def drift_command(
     cassettes: list[str] = typer.Argument([], metavar="CASSETTE", help="Cassettes; default: the whole store."),
     calls: int = typer.Option(8, "--calls", min=1, max=1000, metavar="N", help="Recorded calls to send again."),
     runs: int = typer.Option(
@@ -79,7 +79,7 @@ def drift(
     loaded = load_settings({"store": store, "upstream": upstream or None, "max_cost": max_cost or None})
     kept = Path(f"{loaded.settings.store}{BESIDE}")
     if accept:
-        _make_last_answers_baseline(kept, format_command("drift", loaded.settings.store))
+        _make_last_answers_baseline(kept, format_llmproxy_command("drift", loaded.settings.store))
         return
     limit, there = loaded.settings.max_cost, kept.exists()
     plan = _DriftPlan(runs, 0)
@@ -146,7 +146,7 @@ def _make_last_answers_baseline(kept: Path, first: str) -> None:
 class _DriftPlan:
     runs: int
     recorded: int
-    chosen: list[RerecordRequest] = field(default_factory=list)
+    chosen: list[ProviderRequestToRerecord] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
     def describe(self, sizes: Sequence[tuple[int, int]], limit: Decimal | None) -> Iterator[str]:
@@ -169,7 +169,9 @@ class _DriftPlan:
             sizes = [(old, each + (n < more)) for n, (old, _) in enumerate(sizes) if each + (n < more) > 1]
         some = f"{len(self.chosen)} of {self.recorded} recorded calls"
         yield f"asking {some} {self.runs} times each: about {price}{bound}"
-        seen = ", ".join(f"in {share:.0%} {stats.estimate_power(sizes, share):.2f}" for share in stats.PLANTED)
+        seen = ", ".join(
+            f"in {share:.0%} {stats.estimate_answer_drift_test_power(sizes, share):.2f}" for share in stats.PLANTED
+        )
         chance = f"if by chance two answers differ in {stats.NOISE:.0%}"
         yield f"how probably a change of behavior would be seen: {seen} of these calls, {chance}"
 
@@ -181,7 +183,9 @@ def _choose_calls_to_ask(
     rows = [row for name in names for row in database.list_summaries(name)]
     for name in cassettes:
         if not any(row.cassette == name for row in rows):
-            raise SettingsError(f"cassette {name} is not in {database.path}.", hint=format_command("ls", database.path))
+            raise SettingsError(
+                f"cassette {name} is not in {database.path}.", hint=format_llmproxy_command("ls", database.path)
+            )
     plan, groups = _DriftPlan(runs, len(rows)), defaultdict(list)
     for row in rows:
         if reason := _explain_exclusion(row):
@@ -221,7 +225,7 @@ def _draw_rows_round_robin(groups: Mapping[tuple[Any, ...], list[StoredCallSumma
                 yield row
 
 
-def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> RerecordRequest:
+def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> ProviderRequestToRerecord:
     """Return a call to send. Raises SettingsError with the reason for leaving it out."""
     if is_redacted_request(recorded.request):
         raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
@@ -305,7 +309,7 @@ def _send_and_record_calls(plan: _DriftPlan, spending: _CostLimit, kept: Path, n
             spending.ended = True
 
 
-def _send_call_and_settle(client: httpx.Client, sampled: RerecordRequest, spending: _CostLimit) -> None:
+def _send_call_and_settle(client: httpx.Client, sampled: ProviderRequestToRerecord, spending: _CostLimit) -> None:
     import httpx
 
     recorded = sampled.recorded
@@ -314,7 +318,10 @@ def _send_call_and_settle(client: httpx.Client, sampled: RerecordRequest, spendi
     url, cost, lost = f"/{quote(recorded.provider)}{recorded.request.target}", None, ""
     try:
         answer = client.post(url, content=recorded.request.body, headers=list(sampled.headers))
-        family, kind = get_dialect_family(recorded.provider, recorded.operation), answer.headers.get("content-type", "")
+        family, kind = (
+            get_operation_dialect(recorded.provider, recorded.operation),
+            answer.headers.get("content-type", ""),
+        )
         refused = not answer.is_success
         if "x-llmproxy-error" in answer.headers:
             lost = _read_proxy_error(answer.content) or answer.reason_phrase
@@ -339,20 +346,20 @@ def _request_key(each: Interaction) -> tuple[str, str, bytes]:
 
 def _read_nightly_answers(
     kept: Path, begins: str, since: Mapping[tuple[str, str, bytes], float] | None = None
-) -> dict[tuple[str, str, bytes], list[stats.AnswerProperties]]:
-    found: dict[tuple[str, str, bytes], list[stats.AnswerProperties]] = defaultdict(list)
+) -> dict[tuple[str, str, bytes], list[stats.AnswerDriftProperties]]:
+    found: dict[tuple[str, str, bytes], list[stats.AnswerDriftProperties]] = defaultdict(list)
     if kept.exists():
         with open_given_store(kept) as database:
             for name in {each.name for each in database.cassettes() if each.name.startswith(begins)}:
                 for each in database.iter_interactions(name):
                     if since is None or each.started_at >= since.get(_request_key(each), 0):
-                        found[_request_key(each)].append(stats.extract_answer_properties(each))
+                        found[_request_key(each)].append(stats.extract_answer_drift_properties(each))
     return found
 
 
 def _read_earlier_night_answers(
     kept: Path, plan: _DriftPlan
-) -> dict[tuple[str, str, bytes], list[stats.AnswerProperties]]:
+) -> dict[tuple[str, str, bytes], list[stats.AnswerDriftProperties]]:
     """Return the earlier answers; a newer recording of the request replaces older answers."""
     asked = (each.recorded for each in plan.chosen)
     since = {_request_key(each): get_answer_date_or_start(each.started_at, each.response.headers) for each in asked}
@@ -362,16 +369,16 @@ def _read_earlier_night_answers(
 
 @dataclass(frozen=True)
 class _AnswerDrift:
-    sampled: RerecordRequest
-    earlier: Sequence[stats.AnswerProperties]
-    new: Sequence[stats.AnswerProperties]
+    sampled: ProviderRequestToRerecord
+    earlier: Sequence[stats.AnswerDriftProperties]
+    new: Sequence[stats.AnswerDriftProperties]
 
     @cached_property
-    def recorded_answer(self) -> stats.AnswerProperties:
-        return stats.extract_answer_properties(self.sampled.recorded)
+    def recorded_answer(self) -> stats.AnswerDriftProperties:
+        return stats.extract_answer_drift_properties(self.sampled.recorded)
 
     @property
-    def baseline(self) -> Sequence[stats.AnswerProperties]:
+    def baseline(self) -> Sequence[stats.AnswerDriftProperties]:
         return self.earlier or [self.recorded_answer]
 
     @cached_property
@@ -380,10 +387,10 @@ class _AnswerDrift:
 
     @cached_property
     def shape(self) -> list[str]:
-        return stats.list_answer_format_changes(self.baseline, self.new)
+        return stats.compare_old_and_new_answer_formats(self.baseline, self.new)
 
     @property
-    def successful_answers(self) -> list[stats.AnswerProperties]:
+    def successful_answers(self) -> list[stats.AnswerDriftProperties]:
         return [each for each in self.new if each.is_success]
 
     @property
@@ -420,8 +427,10 @@ def _judge_models(found: Sequence[_AnswerDrift]) -> list[_ModelVerdict]:
     for calls in models.values():
         told = [each for each in calls if len(each.successful_answers) > 1]
         least = stats.compute_least_p_value([(len(each.baseline), len(each.successful_answers)) for each in told])
-        distance = stats.measure_answer_distance
-        data = [stats.compute_statistic(each.baseline, each.successful_answers, distance) for each in told]
+        distance = stats.measure_answer_behavior_distance
+        data = [
+            stats.compute_statistic_per_permutation(each.baseline, each.successful_answers, distance) for each in told
+        ]
         both = all(each.earlier for each in told)
         ps.append(
             stats.compute_permutation_p_value(data, both=both) if told and least * len(models) <= stats.ALPHA else None
@@ -465,9 +474,9 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
     yield f"{said}; {spending.asked} answers, {spending.format()}."
     if code is Exit.DRIFTED:
         if again := _list_drifted_recordings(verdicts):
-            anew = f"{format_command(f'rerecord {" ".join(map(str, again))}', store)} -- COMMAND"
+            anew = f"{format_llmproxy_command(f'rerecord {" ".join(map(str, again))}', store)} -- COMMAND"
             yield f"To record these anew, and what follows from them: {anew}"
-        yield f"To take the new answers as usual: {format_command('drift --accept', store)}"
+        yield f"To take the new answers as usual: {format_llmproxy_command('drift --accept', store)}"
     elif code is Exit.UNTOLD:
         yield "More calls or runs tell more: --calls, --runs." + (f" What came is in {kept}." if spending.asked else "")
 

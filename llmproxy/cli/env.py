@@ -13,8 +13,8 @@ from pathlib import Path
 import typer
 
 from llmproxy.client.child_env import list_env_ca_bundles, make_ca_files, plan_env
-from llmproxy.client.control import Control, ControlError, ProxyUnreachable
-from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
+from llmproxy.client.control import ControlApiClient, ControlError, ProxyUnreachable
+from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_llmproxy_url
 from llmproxy.client.session_reports import Health, format_session_counts
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import OFFLINE
@@ -24,7 +24,7 @@ _BUNDLE = "llmproxy-bundle.pem"
 _URL = typer.Option("", "--url", metavar="URL", help="URL of the proxy. [LLMPROXY_URL; default as `llmproxy start`]")
 
 
-def env(
+def env_command(
     url: str = _URL,
     session: str = typer.Option(
         "", "--session", metavar="NAME", help="Session in the base URLs; default: the proxy's own cassette."
@@ -38,7 +38,7 @@ def env(
     if form not in FORMATS:
         raise SettingsError(f"--format is {form!r}; it can be {', '.join(FORMATS)}")
     control = open_control(url)
-    named = url or read_env_proxy_url(os.environ)  # known to run, or to have ended; else it may be starting
+    named = url or read_llmproxy_url(os.environ)  # known to run, or to have ended; else it may be starting
     url, health = control.url, wait_until_serving(control, 0.0 if named else PATIENCE)
     interception = None
     if intercept:
@@ -55,14 +55,14 @@ def env(
         typer.echo('# to set them in this shell: eval "$(llmproxy env)"', err=True)
 
 
-def open_control(url: str) -> Control:
+def open_control(url: str) -> ControlApiClient:
     """Return a client of the proxy at `url`; if empty, at :func:`find_llmproxy_url`. Raises SettingsError."""
-    return Control(url.rstrip("/") or find_llmproxy_url(os.environ), token=os.environ.get(TOKEN_VARIABLE, ""))
+    return ControlApiClient(url.rstrip("/") or find_llmproxy_url(os.environ), token=os.environ.get(TOKEN_VARIABLE, ""))
 
 
 def find_llmproxy_url(environ: Mapping[str, str]) -> str:
     """Return the URL of a running proxy: LLMPROXY_URL, else from the settings. Raises SettingsError for port 0."""
-    if found := read_env_proxy_url(environ):
+    if found := read_llmproxy_url(environ):
         return found
     loaded = load({}, environ, Path.cwd())
     settings = loaded.settings
@@ -100,7 +100,7 @@ PATIENCE = 20.0
 LOOK = 0.05
 
 
-def status(url: str = _URL) -> None:
+def status_command(url: str = _URL) -> None:
     """Show whether a proxy runs, its mode, and the counts of its sessions so far."""
     control = open_control(url)
     health = control.health()
@@ -110,7 +110,7 @@ def status(url: str = _URL) -> None:
         typer.echo(f"  session {report.name}{mode}: {format_session_counts(report)}")
 
 
-def stop(url: str = _URL) -> None:
+def stop_command(url: str = _URL) -> None:
     """Stop a running proxy, after open answers have finished; recordings are kept.
 
     The exit code is the proxy's own: 0, 3 if a recording was lost, 4 with --fail-on-miss or --strict.
@@ -123,7 +123,7 @@ def stop(url: str = _URL) -> None:
     raise typer.Exit(code)
 
 
-def wait_until_serving(control: Control, seconds: float) -> Health:
+def wait_until_serving(control: ControlApiClient, seconds: float) -> Health:
     """Return its health once something listens, at the latest after `seconds`. Raises ProxyUnreachable."""
     until = time.monotonic() + seconds
     while True:
@@ -135,7 +135,7 @@ def wait_until_serving(control: Control, seconds: float) -> Health:
         time.sleep(LOOK)
 
 
-def _wait_until_gone(control: Control) -> None:
+def _wait_until_gone(control: ControlApiClient) -> None:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         try:

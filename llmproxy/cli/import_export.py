@@ -17,18 +17,18 @@ from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.import_files import RecordingFileImporter, group_files_by_cassette
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size, to_safe_line
-from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, refuse_url_as_file, resolve_store_path
+from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, get_chosen_store, refuse_url_as_file
 from llmproxy.core.bindings import deserialize_run_variables
-from llmproxy.core.cassettes.anonymized_export import describe_remaining_personal_names, to_anonymized_records
+from llmproxy.core.cassettes.anonymized_export import anonymize_recordings_for_file, describe_remaining_personal_names
 from llmproxy.core.cassettes.folder_sync import CassetteDir, build_slug
 from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, review_yaml, write_text
-from llmproxy.core.cassettes.merging import copy_cassette
+from llmproxy.core.cassettes.merging import copy_cassette_between_stores
 from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import Note, list_run_variables, read_replay_rules, read_volatile_fields
+from llmproxy.core.store.queries import Note, list_run_variables, read_cassette_replay_rules, read_volatile_fields
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError, ensure_program_prefix
-from llmproxy.protocol import DEFAULT_STORE, format_sample_name
+from llmproxy.protocol import DEFAULT_STORE, format_cassette_sample_name
 from llmproxy.server_store_copies import find_postgres_of_local_copy, format_store_location
 from llmproxy.settings import shareable_path
 from llmproxy.trace.export import write_otlp, write_trace
@@ -150,9 +150,9 @@ def export(
     with open_store(settings.store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         found = list(database.iter_interactions(settings.cassette, sample))
         if not found:
-            raise build_no_cassette_error(database, format_sample_name(settings.cassette, sample or 1))
+            raise build_no_cassette_error(database, format_cassette_sample_name(settings.cassette, sample or 1))
         fork = _find_fork_or_warn_of_loss(database, settings.cassette, written)
-        fields = read_replay_rules(database, settings.cassette)
+        fields = read_cassette_replay_rules(database, settings.cassette)
     if file == "-":
         sys.stdout.write(_serialize_recordings((found, fields), settings.cassette, written, fork))
         return
@@ -193,7 +193,7 @@ def export_viewer_page(file: str, store: Path, cassette: str | None, sample: int
     with open_store(store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         wanted = list(choose_cassettes(database, cassette, sample))
         if not wanted:
-            raise build_no_cassette_error(database, format_sample_name(cassette or "any name", sample or 1))
+            raise build_no_cassette_error(database, format_cassette_sample_name(cassette or "any name", sample or 1))
         made = build_viewer_page_data(database, wanted, cassette or store.name)
         made["store_words"] = format_store_option(shareable_path(store))
         text = render_viewer_page(made, title=cassette or store.name)
@@ -215,7 +215,9 @@ def textconv(
     refuse_url_as_file(file)
     with open_store(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
-            recorded = to_anonymized_records(database.iter_interactions(name), read_replay_rules(database, name))
+            recorded = anonymize_recordings_for_file(
+                database.iter_interactions(name), read_cassette_replay_rules(database, name)
+            )
             sys.stdout.write(review_yaml.dumps(recorded, name, find_fork(database, name, 1)) + "\n")
 
 
@@ -242,7 +244,7 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
     else:
         for name in names:
             path = folder / f"{build_slug(name)}{written.suffixes[0]}"
-            found = list(database.iter_interactions(name)), read_replay_rules(database, name)
+            found = list(database.iter_interactions(name)), read_cassette_replay_rules(database, name)
             fork = _find_fork_or_warn_of_loss(database, name, written)
             _write_export_file(path, found, name, written, fork, force=force)
     return len(names)
@@ -260,7 +262,7 @@ def _find_fork_or_warn_of_loss(database: Store, cassette: str, written: Format) 
 
 
 def _serialize_recordings(found: Found, cassette: str, written: Format, fork: Fork | None) -> str:
-    recorded = to_anonymized_records(*found, whole=written.name != "review")
+    recorded = anonymize_recordings_for_file(*found, whole=written.name != "review")
     return review_yaml.dumps(recorded, cassette, fork) if fork else written.loaded.dumps(recorded, cassette)
 
 
@@ -291,7 +293,7 @@ def _add_command(app: typer.Typer, name: str, text: str) -> None:
         instead: bool = _REPLACE,
     ) -> None:
         refuse_url_as_file(file)
-        path = resolve_store_path(store)
+        path = get_chosen_store(store)
         if find_postgres_of_local_copy(path) is None:
             msg = f"{format_store_location(path)} is a file; this command brings cassettes to a server, or from one."
             raise SettingsError(msg, hint="--store postgresql://USER@HOST/DATABASE, or LLMPROXY_STORE")
@@ -307,7 +309,9 @@ def _add_command(app: typer.Typer, name: str, text: str) -> None:
                 one.refresh_cassette(cassette)
                 other.refresh_cassette(new or cassette)
                 with ProgressLine(f"bringing {to_safe_line(cassette)} to {format_store_location(target)}"):
-                    done = copy_cassette(one, other, cassette, new or cassette, instead=instead, holder=holder)
+                    done = copy_cassette_between_stores(
+                        one, other, cassette, new or cassette, instead=instead, holder=holder
+                    )
                 many = format_count(done.interactions, "interaction")
                 said = (
                     f"there already, the same {many}"

@@ -18,11 +18,15 @@ from llmproxy.cli.parts.completion import complete_model_names
 from llmproxy.cli.parts.options import LAST_REPORT
 from llmproxy.cli.parts.printing import escape_lines, print_json, print_line, to_safe_line
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.parsers import read_named_text
+from llmproxy.parsers import read_text_file_named_by_user
 from llmproxy.scenario.config import UNSET_ZERO
 from llmproxy.scenario.judge_agent import JudgeAgent
 from llmproxy.scenario.lab import human_labels
-from llmproxy.scenario.lab.judge_calibration import JudgeCalibration, calibrate_judge as measured, count_judge_calls
+from llmproxy.scenario.lab.judge_calibration import (
+    JudgeCalibration,
+    calibrate_judge as measured,
+    predict_calibration_call_count,
+)
 from llmproxy.scenario.prompts import format_transcript
 
 _SHOWN = 20
@@ -33,7 +37,7 @@ def register(app: typer.Typer) -> None:
     group.callback()(lambda: None)  # keeps `calibrate` a command of its own while it is the only one
     group.command("calibrate")(calibrate)
     app.add_typer(group, name="judge")
-    app.command("label")(label)
+    app.command("label")(ask_human_labels_at_terminal)
 
 
 def calibrate(
@@ -60,7 +64,7 @@ def calibrate(
     if min_kappa is not None and math.isnan(min_kappa):
         raise SettingsError("--min-kappa nan is no number.", hint="It takes one from -1 to 1, like 0.6.")
     labelled = human_labels.read_human_labels(labels)
-    prompt = read_named_text(system_prompt, f"--system-prompt {system_prompt}") if system_prompt else None
+    prompt = read_text_file_named_by_user(system_prompt, f"--system-prompt {system_prompt}") if system_prompt else None
 
     def make(criteria: Sequence[str]) -> JudgeAgent:
         return JudgeAgent(
@@ -73,7 +77,7 @@ def calibrate(
         )
 
     if not as_json:
-        asked = count_judge_calls(labelled, repeats, order=order)
+        asked = predict_calibration_call_count(labelled, repeats, order=order)
         count = format_count(len(labelled), "conversation")
         print_line(f"{labels}: {count}, {format_count(asked, 'look')} of {to_safe_line(model)}")
     found = asyncio.run(
@@ -120,7 +124,7 @@ def _choose_calibration_exit_code(found: JudgeCalibration, min_kappa: float | No
 QUIT = "q"
 
 
-def label(
+def ask_human_labels_at_terminal(
     report: Path = typer.Argument(
         ..., metavar="RUN", help="A test report (--report json=FILE), or the id of a run of the last `llmproxy test`."
     ),
@@ -139,7 +143,7 @@ def label(
     if not report.exists() and report.name == str(report) and not report.suffix:
         report, run = LAST_REPORT, str(report)
     known = human_labels.read_labelled_conversation_ids(out)
-    runs = human_labels.list_conversations_to_label(report, run, criterion)
+    runs = human_labels.list_labelable_conversations(report, run, criterion)
     left = [each for each in runs if each.id not in known]
     print_line(
         f"{format_count(len(left), 'conversation')} to label"

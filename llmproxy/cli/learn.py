@@ -19,23 +19,23 @@ import typer
 from llmproxy.amount_formatting import align_rows, format_count
 from llmproxy.calls_and_totals import Miss
 from llmproxy.cli.parts.completion import complete_cassette_names
-from llmproxy.cli.parts.options import CommandWithoutLiveOptions, RunArguments, load_settings, refuse_live_channels
+from llmproxy.cli.parts.options import CliRunArguments, CommandWithoutLiveOptions, load_settings, refuse_live_channels
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.session_setup import build_start_flags, open_session, plan_environment
 from llmproxy.cli.parts.store_arguments import (
-    LearningTrialResult,
-    build_cassette_not_found_error,
+    VolatileFieldLearningRunResult,
+    build_cassette_not_recorded_error,
     learn_fields_from_recorded_runs,
     open_given_store,
     require_store_or_cassette_dir,
 )
-from llmproxy.client.child_env import find_zone_with_other_date, gather_run_variables
-from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
-from llmproxy.client.session_reports import list_miss_lines
+from llmproxy.client.child_env import detect_cwd_home_date_variables, find_zone_with_other_date
+from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_llmproxy_url, run_child
+from llmproxy.client.session_reports import list_shortened_misses_with_counts
 from llmproxy.core.bindings import KINDS, VolatileField, deserialize_run_variables
-from llmproxy.core.bindings.volatile_learning import LearnedField, find_unused_name, generalize_fields_over_commands
+from llmproxy.core.bindings.volatile_learning import LearnedField, find_unused_name, widen_volatile_fields_to_any_args
 from llmproxy.core.cassettes.folder_sync import CassetteDir
-from llmproxy.core.engine.learn_fields_from_recordings import MergedRecordingPair, find_interchangeable_recordings
+from llmproxy.core.engine.learn_fields_from_recordings import MergedRecordingPair, find_pairs_equal_up_to_volatiles
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_newest_run_variables, read_volatile_fields, save_cassette_volatile_fields
@@ -75,7 +75,7 @@ def learn(
     if found := next((name for name in _CI if os.environ.get(name)), ""):
         msg = f"learn asks a person what may vary, and this is CI ({found} is set)."
         raise SettingsError(msg, hint="Learn on your machine; the volatile fields are part of the cassette.")
-    asked = RunArguments.from_context(ctx, command, cassette=recording, mode="replay")
+    asked = CliRunArguments.from_context(ctx, command, cassette=recording, mode="replay")
     loaded = load_settings(asked.flags)
     refuse_live_channels(loaded, "llmproxy learn")
     require_store_or_cassette_dir(loaded)
@@ -94,8 +94,8 @@ def learn(
     raise typer.Exit(_ask_and_save_fields(loaded, tried, accept=accept, take=take))
 
 
-def _run_learn_trial(loaded: Loaded, asked: RunArguments, *, keep_timezone: bool) -> LearningTrialResult:
-    if read_env_proxy_url(os.environ):
+def _run_learn_trial(loaded: Loaded, asked: CliRunArguments, *, keep_timezone: bool) -> VolatileFieldLearningRunResult:
+    if read_llmproxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
     find_command_path(asked.command, os.environ)
     zone = "" if keep_timezone else _choose_zone_of_other_date(loaded)
@@ -108,7 +108,7 @@ def _run_learn_trial(loaded: Loaded, asked: RunArguments, *, keep_timezone: bool
         opened = open_session(proxy, load_settings(asked.flags), env, asked.list_run_variables(env))
         if not opened.unused:
             proxy.control.close_session(opened.name)
-            raise build_cassette_not_found_error(loaded)
+            raise build_cassette_not_recorded_error(loaded)
         proxy.control.start_learning_trial(opened.name)
         code = run_child(asked.command, plan_environment(proxy, opened, env, asked, Path(folder)).apply_to(env))
         lessons = proxy.control.read_learned_fields(opened.name)
@@ -119,7 +119,7 @@ def _run_learn_trial(loaded: Loaded, asked: RunArguments, *, keep_timezone: bool
         raise MachineError("the command never used the proxy: nothing was tried.", hint=hint)
     ended = f"{format_count(report.hits, 'hit')}, {format_count(report.misses, 'miss', 'misses')}"
     write_stderr_lines(f"llmproxy: trial: {ended}; the command ended with {code}")
-    return LearningTrialResult(lessons, code, misses)
+    return VolatileFieldLearningRunResult(lessons, code, misses)
 
 
 def _choose_zone_of_other_date(loaded: Loaded) -> str:
@@ -129,7 +129,9 @@ def _choose_zone_of_other_date(loaded: Loaded) -> str:
     with open_given_store(loaded.settings.store) as store:
         newest = read_newest_run_variables(store, loaded.settings.cassette)
     recorded = next((each.value for each in deserialize_run_variables(newest) if each.name == "date"), "")
-    here = next(each["value"] for each in gather_run_variables(os.environ, Path.cwd()) if each["name"] == "date")
+    here = next(
+        each["value"] for each in detect_cwd_home_date_variables(os.environ, Path.cwd()) if each["name"] == "date"
+    )
     zone = find_zone_with_other_date(recorded) if recorded == here else ""
     if zone:
         where = f"the time zone {zone}, where days and hours are others (--keep-timezone: in yours)"
@@ -137,9 +139,11 @@ def _choose_zone_of_other_date(loaded: Loaded) -> str:
     return zone
 
 
-def _ask_and_save_fields(loaded: Loaded, tried: LearningTrialResult, *, accept: bool, take: Sequence[str]) -> int:
+def _ask_and_save_fields(
+    loaded: Loaded, tried: VolatileFieldLearningRunResult, *, accept: bool, take: Sequence[str]
+) -> int:
     name = loaded.settings.cassette
-    lessons = generalize_fields_over_commands(tried.lessons)
+    lessons = widen_volatile_fields_to_any_args(tried.lessons)
     varied = sorted({lesson.field.name for lesson in lessons})
     if unknown := sorted(set(take) - set(varied)):
         if tried.misses:
@@ -183,7 +187,7 @@ def _ask_and_save_fields(loaded: Loaded, tried: LearningTrialResult, *, accept: 
 def _print_unservable_misses(misses: Sequence[Miss]) -> None:
     write_stderr_lines(
         "llmproxy: these could not be served, even on trial:",
-        *list_miss_lines([miss.text for miss in misses], prefix="  miss: "),
+        *list_shortened_misses_with_counts([miss.text for miss in misses], prefix="  miss: "),
     )
     told = dict.fromkeys(miss.unbound for miss in misses if miss.unbound)
     write_stderr_lines(*(f"  {_shorten_text(line, _WIDE)}" for line in [*told][:_SHOWN]))
@@ -223,7 +227,7 @@ def _find_newly_merged_recordings(loaded: Loaded, lessons: Sequence[LearnedField
     rules = Rules.from_settings(settings.normalize)
     with open_given_store(settings.store) as store:
         fields = [each.field for each in lessons]
-        merges = find_interchangeable_recordings(store, settings.cassette, fields, rules, settings.upstream)
+        merges = find_pairs_equal_up_to_volatiles(store, settings.cassette, fields, rules, settings.upstream)
     new = {each.field.name for each in lessons}
     return [each for each in merges if not each.alike and new & set(each.volatile)]
 

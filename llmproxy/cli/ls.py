@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.advice import format_command
+from llmproxy.advice import format_llmproxy_command
 from llmproxy.amount_formatting import format_count, format_local_time, number
 from llmproxy.cli.parts import binding_texts as bindings
 from llmproxy.cli.parts.completion import complete_cassette_names
@@ -19,22 +19,22 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import (
     escape_lines,
     format_table_lines,
-    get_terminal_width,
+    get_terminal_width_or_none,
     print_json,
     print_line,
     to_safe_line,
 )
-from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, open_given_store, resolve_store_path
-from llmproxy.core.forks.fork_rows import Fork, list_forks
+from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, get_chosen_store, open_given_store
+from llmproxy.core.forks.fork_rows import Fork, list_all_forks_in_store
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.sessions.journal import read_faulted_calls, read_misses, read_replayed_requests
+from llmproxy.core.sessions.journal import read_faulted_calls, read_last_misses_from_journal, read_replayed_requests
 from llmproxy.core.store.file.connect import build_missing_store_file_hint
 from llmproxy.core.store.queries import list_run_variables, read_volatile_fields
 from llmproxy.core.store.reader import CassetteInfo
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.protocol import Channel, format_sample_name
+from llmproxy.protocol import Channel, format_cassette_sample_name
 from llmproxy.server_store_copies import format_store_location
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _FAILED = 400
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
-def ls(
+def ls_command(
     what: str | None = typer.Argument(
         None, metavar="CASSETTE", autocompletion=complete_cassette_names, help="Only this cassette, like --cassette."
     ),
@@ -83,7 +83,7 @@ def ls(
             for each in database.list_summaries(info.name, superseded=False, limit=None)
             if (each.status or 0) >= _FAILED or each.ending in (Ending.CUT, Ending.UNTERMINATED, Ending.FAILED)
         )
-        children = {(each.cassette, each.sample): each for each in list_forks(database)}
+        children = {(each.cassette, each.sample): each for each in list_all_forks_in_store(database)}
     if as_json:
         plain = {
             "cassettes": [asdict(info) | bindings.bindings_to_json(*bound[info.name, info.sample]) for info in infos],
@@ -112,7 +112,7 @@ def ls(
 
 
 @dataclass(frozen=True, slots=True)
-class Column[T]:
+class PrintedTableColumn[T]:
     head: str
     cell: Callable[[T], str]
     alike: bool = False
@@ -124,12 +124,12 @@ class Column[T]:
     if_any: Callable[[T], bool] = lambda _: True
 
 
-def _print_columns[T](columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
+def _print_columns[T](columns: Sequence[PrintedTableColumn[T]], rows: Sequence[T]) -> None:
     shown = [each for each in columns if not rows or any(map(each.if_any, rows))]
     lines = format_table_lines(
         [each.head for each in shown],
         [[each.cell(row) for each in shown] for row in rows],
-        get_terminal_width(),
+        get_terminal_width_or_none(),
         alike=[each.head for each in shown if each.alike],
         measures=[each.head for each in shown if each.measure],
         breaks={each.head: each.narrowest for each in shown if each.narrowest},
@@ -149,16 +149,16 @@ def _print_cassettes(
         state = "complete" if info.closed_cleanly else f"recorded by {info.holder}" if info.holder else left
         return state if fork is None else f"{state}, {fork.describe_origin()}"
 
-    _print_columns([*CASSETTE_COLUMNS, Column("state", describe_state)], infos)
+    _print_columns([*CASSETTE_COLUMNS, PrintedTableColumn("state", describe_state)], infos)
 
 
-CASSETTE_COLUMNS: Sequence[Column[CassetteInfo]] = (
-    Column("cassette", lambda info: format_sample_name(info.name, info.sample)),
-    Column("live", lambda info: number(info.live)),
-    Column("replaced", lambda info: number(info.stored - info.live), measure=True),
-    Column("tokens in", lambda info: number(info.tokens_in), measure=True),
-    Column("out", lambda info: number(info.tokens_out), measure=True),
-    Column("last", lambda info: format_local_time(info.last_at)),
+CASSETTE_COLUMNS: Sequence[PrintedTableColumn[CassetteInfo]] = (
+    PrintedTableColumn("cassette", lambda info: format_cassette_sample_name(info.name, info.sample)),
+    PrintedTableColumn("live", lambda info: number(info.live)),
+    PrintedTableColumn("replaced", lambda info: number(info.stored - info.live), measure=True),
+    PrintedTableColumn("tokens in", lambda info: number(info.tokens_in), measure=True),
+    PrintedTableColumn("out", lambda info: number(info.tokens_out), measure=True),
+    PrintedTableColumn("last", lambda info: format_local_time(info.last_at)),
 )
 
 
@@ -177,33 +177,35 @@ def _format_optional(value: int | None) -> str:
     return "" if value is None else number(value)
 
 
-INTERACTION_COLUMNS: Sequence[Column[StoredCallSummary]] = (
-    Column("id", lambda row: str(row.id)),
-    Column("recorded", lambda row: format_local_time(row.recorded_at), narrowest=len("2027-01-15 ")),
-    Column("cassette", lambda row: format_sample_name(row.cassette, row.sample)),
-    Column("party", lambda row: row.party, alike=True),
-    Column("channel", lambda row: row.channel.value, alike=True, if_any=lambda row: row.channel is not Channel.LLM),
-    Column("model", lambda row: row.model or "", alike=True),
-    Column("operation", _format_operation, alike=True),
-    Column("client", lambda row: row.client, alike=True, if_any=lambda row: bool(row.client)),
-    Column("status", _format_http_status),
-    Column("ms", lambda row: "" if row.duration_ms is None else f"{row.duration_ms:,.0f}", measure=True),
-    Column("in", lambda row: _format_optional(row.tokens_in), measure=True),
-    Column("out", lambda row: _format_optional(row.tokens_out), measure=True),
-    Column("text", lambda row: " -> ".join(text for text in (row.last_user_text, row.answer_text) if text)),
+INTERACTION_COLUMNS: Sequence[PrintedTableColumn[StoredCallSummary]] = (
+    PrintedTableColumn("id", lambda row: str(row.id)),
+    PrintedTableColumn("recorded", lambda row: format_local_time(row.recorded_at), narrowest=len("2027-01-15 ")),
+    PrintedTableColumn("cassette", lambda row: format_cassette_sample_name(row.cassette, row.sample)),
+    PrintedTableColumn("party", lambda row: row.party, alike=True),
+    PrintedTableColumn(
+        "channel", lambda row: row.channel.value, alike=True, if_any=lambda row: row.channel is not Channel.LLM
+    ),
+    PrintedTableColumn("model", lambda row: row.model or "", alike=True),
+    PrintedTableColumn("operation", _format_operation, alike=True),
+    PrintedTableColumn("client", lambda row: row.client, alike=True, if_any=lambda row: bool(row.client)),
+    PrintedTableColumn("status", _format_http_status),
+    PrintedTableColumn("ms", lambda row: "" if row.duration_ms is None else f"{row.duration_ms:,.0f}", measure=True),
+    PrintedTableColumn("in", lambda row: _format_optional(row.tokens_in), measure=True),
+    PrintedTableColumn("out", lambda row: _format_optional(row.tokens_out), measure=True),
+    PrintedTableColumn("text", lambda row: " -> ".join(text for text in (row.last_user_text, row.answer_text) if text)),
 )
 """Columns of interactions; the last one gets the remaining width."""
 SHOWN_FAULTS = 20
 
 
-def why(
+def why_command(
     number: int = typer.Option(1, "-n", min=1, help="Number of misses to show, the last ones."),
     store: Path | None = STORE,
     as_json: bool = _JSON,
 ) -> None:
     """Explain why the last requests were refused: the nearest recording, the differences, and what to type."""
-    path = Path(f"{resolve_store_path(store)}.state.db")
-    found, injected = read_misses(path, number), read_faulted_calls(path, SHOWN_FAULTS)
+    path = Path(f"{get_chosen_store(store)}.state.db")
+    found, injected = read_last_misses_from_journal(path, number), read_faulted_calls(path, SHOWN_FAULTS)
     if as_json:
         names = ("at", "session", "provider", "operation", "model", "note", "status")
         print_json(
@@ -221,17 +223,17 @@ def why(
             print_line(f"No request was refused, as far as {path} knows.")
         else:
             print_line(f"Nothing is known: there is no {path}, so nothing has run with this store.")
-            print_line(build_missing_store_file_hint(resolve_store_path(store)))
+            print_line(build_missing_store_file_hint(get_chosen_store(store)))
     for n, missed in enumerate(found):
         print_line(("\n" if n else "") + f"--- {format_local_time(missed.at)}")
-        here = f"{format_command('why', str(missed.data.get('store', '')))}   "  # before the command that shows more
+        here = f"{format_llmproxy_command('why', str(missed.data.get('store', '')))}   "  # before the next command
         print_line(escape_lines(missed.text.replace(here, "")))
 
 
 _SHOWN = 20
 
 
-def audit(
+def audit_command(
     store: Path | None = STORE,
     as_json: bool = typer.Option(False, "--json", help="Print every pair and every difference, as JSON."),
 ) -> None:
@@ -277,7 +279,7 @@ def audit(
             for one, two in service.alike[:_SHOWN]:
                 answers_differ = f"recordings {one} and {two} have other answers"
                 print_line(f"  {answers_differ}, and their requests differ in nothing that counts")
-        bindings.print_merged_recordings(merges)
+        bindings.print_pairs_equal_up_to_volatiles(merges)
         print_line(f"{len(unexplained)} unexplained" + ("." if unexplained else ": each difference has its reason."))
     if unexplained:
         raise typer.Exit(int(Exit.FAILED))

@@ -13,15 +13,16 @@ from pathlib import Path
 import typer
 
 from llmproxy import sqlite_file
-from llmproxy.advice import format_command, format_store_option
+from llmproxy.advice import format_llmproxy_command, format_store_option
 from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size, print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import (
     STORE,
-    copy_server_store,
+    copy_postgres_store_temporarily,
     find_cassette,
+    get_chosen_store,
     is_id,
     is_sqlite_file,
     is_store_file,
@@ -29,12 +30,11 @@ from llmproxy.cli.parts.store_arguments import (
     open_given_store,
     refuse_url_as_file,
     require_not_being_recorded,
-    resolve_store_path,
-    suggest_numeric_cassette,
+    suggest_cassette_option,
     validate_cassette_name,
 )
 from llmproxy.core.bindings.text_alignment import find_git_user_positions
-from llmproxy.core.cassettes.anonymized_export import read_cassette_header_notes
+from llmproxy.core.cassettes.anonymized_export import read_replay_rules_in_file_head
 from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.keys.user_rules import Rules
@@ -75,7 +75,10 @@ class _Verifier:
 
     def verify_store(self, path: Path) -> int:
         """Check a store, print and count the errors. Raises CassetteError."""
-        from llmproxy.cli.parts.binding_texts import find_recordings_merged_by_fields, print_merged_recordings  # late
+        from llmproxy.cli.parts.binding_texts import (  # late
+            find_recordings_merged_by_fields,
+            print_pairs_equal_up_to_volatiles,
+        )
 
         if path.is_file() and not path.stat().st_size:
             print_line(f"damaged: {path} is empty (0 bytes). Restore it from version control, or remove it.")
@@ -106,7 +109,7 @@ class _Verifier:
             with open_given_store(path, writable=True) as database:
                 count = queries.rewrite_keys_under_current_rules(database, self.rules, self.upstreams)
             print_line(f"{format_count(count, 'key')} derived anew." if count else "Every key is as it should be.")
-        print_merged_recordings(merged)
+        print_pairs_equal_up_to_volatiles(merged)
         for text in told:
             print_line(text)
         wrong = len(damaged) + sum(each.has_unexplained_key for each in found) + len(told)
@@ -116,11 +119,14 @@ class _Verifier:
 
     def count_file_errors(self, path: Path) -> int:
         """Check that each exchange of a file is a recording; returns the number of others. Raises CassetteError."""
-        from llmproxy.cli.parts.import_files import ImportFile, read_exchanges  # late: the other commands read stores
+        from llmproxy.cli.parts.import_files import (  # late: the other commands read stores
+            RecordingFileToImport,
+            read_exchanges,
+        )
 
-        recorded = read_exchanges([ImportFile(path, None)])
+        recorded = read_exchanges([RecordingFileToImport(path, None)])
         adopted = convert_exchanges(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
-        read_cassette_header_notes(recorded, path)
+        read_replay_rules_in_file_head(recorded, path)
         skipped = [each for each in adopted if each.interaction is None]
         for each in skipped:
             print_line(f"{path}: exchange {each.recorded.number} is no recording: {to_safe_line(each.why)}")
@@ -130,16 +136,18 @@ class _Verifier:
 
     def _describe_accepted_conflicts(self, database: Store) -> Iterator[str]:
         """Yield recordings that accepted changes would merge although their answers differ."""
-        from llmproxy.core.engine.carried_answers import find_conflicting_recordings  # late: it is half of the engine
+        from llmproxy.core.engine.carried_answers import (
+            find_recordings_equated_by_change,  # late: it is half of the engine
+        )
 
         for name in database.list_cassette_names() if self.cassette is None else [self.cassette]:
             accepted = read_accepted_changes(database, name)
-            for one, other in find_conflicting_recordings(database, name, accepted, self.rules, self.upstreams):
+            for one, other in find_recordings_equated_by_change(database, name, accepted, self.rules, self.upstreams):
                 names = sorted({each.name for each in accepted})
                 yield (
                     f"cassette {to_safe_line(name)}: recordings #{one} and #{other} answer differently, and would be "
                     f"one request under its accepted changes ({to_safe_line(name_some(names))}); take one back: "
-                    f"{format_command(f'changes drop {to_safe_line(names[0])}', database.path)}"
+                    f"{format_llmproxy_command(f'changes drop {to_safe_line(names[0])}', database.path)}"
                 )
 
     def _is_cassette_stored(self, database: Store, path: Path) -> bool:
@@ -162,7 +170,7 @@ class _Verifier:
             _print_recording_groups("different keys now (they were one request before)", find_split_keys(found))
             if not self.rekey:
                 print_line("Replay derives today's keys whenever it opens their cassette.")
-                print_line(f"To make them last: {format_command('verify --rekey', path)}")
+                print_line(f"To make them last: {format_llmproxy_command('verify --rekey', path)}")
 
 
 def _print_recording_groups(what: str, groups: list[list[RekeyedRecording]]) -> None:
@@ -172,7 +180,7 @@ def _print_recording_groups(what: str, groups: list[list[RekeyedRecording]]) -> 
         print_line(f"  ... and {len(groups) - _SHOWN} more groups with {what}")
 
 
-def verify(
+def verify_command(
     paths: list[Path] | None = typer.Argument(
         None, metavar="PATH", help="Stores, cassette files, folders of them; default: the store."
     ),
@@ -189,7 +197,7 @@ def verify(
     for path, is_store in list_stores_and_cassette_files(places):
         looked = True
         try:
-            with copy_server_store(path) as here:
+            with copy_postgres_store_temporarily(path) as here:
                 wrong += verifier.verify_store(here) if is_store else verifier.count_file_errors(here)
         except CassetteError as error:
             if len(paths or ()) <= 1:
@@ -205,7 +213,7 @@ def verify(
         raise typer.Exit(int(Exit.ENVIRONMENT if failed else Exit.FAILED))
 
 
-def prune(
+def prune_command(
     paths: list[Path] | None = typer.Argument(None, metavar="STORE", help="Default: the store."),
     store: Path | None = STORE,
     superseded: bool = typer.Option(False, "--superseded", help="Recordings that a newer one replaced (the default)."),
@@ -224,7 +232,7 @@ def prune(
 ) -> None:
     """Delete replaced, unused or old recordings, after showing them and asking."""
     whole = not superseded and not unused and (cassette is not None or older_than is not None)
-    places = paths or [resolve_store_path(store)]
+    places = paths or [get_chosen_store(store)]
     if cassette is not None:
         _require_cassette(places, cassette)
     done = []
@@ -252,7 +260,7 @@ def _require_cassette(places: Collection[Path], cassette: str) -> None:
                 lacking.append(error)
                 continue
         if named.sample is not None:
-            again = format_command(f"rm {shlex.quote(cassette)}", path)
+            again = format_llmproxy_command(f"rm {shlex.quote(cassette)}", path)
             msg = f"{to_safe_line(cassette)} is a sample, and prune takes cassettes."
             raise SettingsError(f"{msg} To delete it: {again}")
     if len(lacking) == len(places):
@@ -281,7 +289,7 @@ def _confirm_and_delete(database: Store, chosen: Collection[StoredCallSummary], 
     return True
 
 
-def rm(
+def rm_command(
     what: list[str] = typer.Argument(
         ..., autocompletion=complete_cassette_names, metavar="CASSETTE|ID", help="Cassettes, samples (NAME~2), numbers."
     ),
@@ -294,9 +302,9 @@ def rm(
         numbers = [] if cassette else [typed for typed in what if is_id(typed)]
         rows = {row.id: row for row in (database.list_summaries(None, superseded=True) if numbers else ())}
         if lacking := next((typed for typed in numbers if int(typed) not in rows), ""):
-            hint = suggest_numeric_cassette(database, lacking, "rm")
+            hint = suggest_cassette_option(database, lacking, "rm")
             msg = f"There is no interaction {lacking} in {format_store_location(database.path)}."
-            raise CassetteNotFound(msg, hint=hint or f"Their numbers: {format_command('ls', database.path)}")
+            raise CassetteNotFound(msg, hint=hint or f"Their numbers: {format_llmproxy_command('ls', database.path)}")
         wanted = {int(typed): rows[int(typed)] for typed in numbers}
         whole = []
         for typed in what:
@@ -312,7 +320,7 @@ def rm(
         raise typer.Exit(int(Exit.FAILED))
 
 
-def rename(
+def rename_command(
     old: str = typer.Argument(
         ..., metavar="CASSETTE", autocompletion=complete_cassette_names, help="Current name; all samples are renamed."
     ),
@@ -391,7 +399,7 @@ How to take them out:
   3. What was committed stays in the history: git filter-repo --path FILE --invert-paths, and force-push."""
 
 
-def scan(
+def scan_command(
     paths: list[Path] | None = typer.Argument(
         None, metavar="PATH", help="Stores, cassettes, exports, reports, folders of them; default: the store."
     ),
@@ -401,7 +409,7 @@ def scan(
 
     It also lists people's names in recorded git output.
     """
-    given = list(paths or [resolve_store_path(store)])
+    given = list(paths or [get_chosen_store(store)])
     redactor, looked = Redactor(), 0
     found: list[str] = []
     named: dict[str, list[str]] = {}

@@ -39,7 +39,7 @@ class DoubleDashCommandGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class CommandWithoutProxyOptions(CommandWithSettingsFlags):
+class CliCommandWithoutProxyOptions(CommandWithSettingsFlags):
     with_settings = False
     run_options = "mcp serve"
 
@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
         rich_markup_mode=None,
     )
     group.callback()(mcp)
-    group.command("serve", cls=CommandWithoutProxyOptions)(serve)
+    group.command("serve", cls=CliCommandWithoutProxyOptions)(serve_cassette_store_over_mcp)
     app.add_typer(group, name="mcp")
 
 
@@ -79,20 +79,20 @@ def mcp(
     )
 
 
-def serve(
+def serve_cassette_store_over_mcp(
     ctx: typer.Context,
     what: str = typer.Argument("", metavar="STORE|CASSETTE", help="A store (file or URL), or the name of a cassette."),
     store: Path | None = STORE,
     write: bool = typer.Option(False, "--write", help="Also offer tools that change recordings."),
 ) -> None:
     """Serve recordings to a coding agent, as an MCP server on stdio. Its tool `replay` may run the command after --."""
-    from llmproxy.client.tools.mcp_server import McpServeOptions, serve_mcp_on_stdio as serve_tools
+    from llmproxy.client.tools.mcp_server import McpServeOptions, serve_llmproxy_tools_on_stdio as serve_tools
 
     is_store = is_postgres_url(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()
     if is_store and store is not None:
         raise SettingsError(f"{what} and --store {store}: one store at a time.")
     named = what if is_store else str(store or "")
-    named, other = (named, "") if named else choose_mcp_recording_store(Path.cwd())
+    named, other = (named, "") if named else choose_cassette_store_for_mcp(Path.cwd())
     behind = ctx.meta[_BEHIND]
     options = tuple(get_given_run_options(ctx).list_flags_to_repeat())
     if options and not behind:
@@ -101,7 +101,7 @@ def serve(
     serve_tools(McpServeOptions(named, "" if is_store else what, write, behind, other, options))
 
 
-def choose_mcp_recording_store(folder: Path) -> tuple[str, str]:
+def choose_cassette_store_for_mcp(folder: Path) -> tuple[str, str]:
     """Return the store to serve if none was named (empty: the settings'), and the tests' store if both exist."""
     try:
         settings = load_settings({})

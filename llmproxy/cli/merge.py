@@ -15,8 +15,8 @@ from llmproxy.cli.parts.suite_shards_and_signals import advise_recording
 from llmproxy.core.cassettes.formats import read_file_of_recordings, review_yaml
 from llmproxy.core.cassettes.merging import merge_folders, merge_stores_into_new_one
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.report.report_kinds import CHOICES, create_report_handler
-from llmproxy.report.sharding import detect_report_kind, merge_shard_reports, read_shard_report
+from llmproxy.report.report_kinds import CHOICES, create_report_event_handler
+from llmproxy.report.sharding import detect_json_or_jsonl_report, merge_shard_reports, read_shard_report
 
 _YAML = (".yaml", ".yml")
 _OF_SERVERS = (
@@ -26,7 +26,7 @@ _OF_SERVERS = (
 _OF_REPORTS = "Let the parts write --report json=FILE: of that every other report is made."
 
 
-def merge(
+def merge_command(
     inputs: list[Path] = typer.Argument(
         ..., metavar="INPUT", help="JSON reports, stores and cassette folders of the parts, or folders that hold them."
     ),
@@ -91,7 +91,7 @@ def _add_file_if_mergeable(path: Path, found: MergeInputsByKind) -> bool:
         return False
     if is_sqlite_file(path):
         found.stores.append(path)
-    elif kind := detect_report_kind(path):
+    elif kind := detect_json_or_jsonl_report(path):
         found.reports[path] = kind
     else:
         return False
@@ -130,7 +130,7 @@ def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
         raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
     done = merge_shard_reports(parts, advise_recording)
     for text in wanted:
-        handler = create_report_handler(text)
+        handler = create_report_event_handler(text)
         for event in done.events:
             handler.handle(event)
         try:

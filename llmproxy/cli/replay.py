@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 
 import typer
 
-from llmproxy.advice import ProxyStartCommandLine, format_command
+from llmproxy.advice import SuggestedCommandTemplate, format_llmproxy_command
 from llmproxy.amount_formatting import format_count, format_milliseconds, format_times
 from llmproxy.calls_and_totals import Call
 from llmproxy.cli.parts import session_setup as setup
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.options import (
+    CliRunArguments,
     CommandWithoutLiveOptions,
-    RunArguments,
     format_record_command,
     load_settings,
     refuse_live_channels,
@@ -36,21 +36,21 @@ from llmproxy.cli.parts.printing import print_line, to_safe_line, write_stderr_l
 from llmproxy.cli.parts.run_ending import explain_unused_proxy
 from llmproxy.cli.parts.store_arguments import (
     STORE,
-    build_cassette_not_found_error,
+    build_cassette_not_recorded_error,
     open_given_store,
     require_store_or_cassette_dir,
     validate_cassette_name,
 )
-from llmproxy.client.child_env import gather_run_variables
+from llmproxy.client.child_env import detect_cwd_home_date_variables
 from llmproxy.client.control import CONFLICT, ControlError
-from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_command_path, read_env_proxy_url, run_child
-from llmproxy.client.session_reports import SessionReport, format_session_counts, list_miss_lines
+from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_command_path, read_llmproxy_url, run_child
+from llmproxy.client.session_reports import SessionReport, format_session_counts, list_shortened_misses_with_counts
 from llmproxy.core.forks.fork_rows import fork_cassette
-from llmproxy.core.forks.overrides import Overrides, parse_overrides
+from llmproxy.core.forks.overrides import Overrides, parse_answer_override_options
 from llmproxy.core.sessions.session import split_sample_name
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import AUTHENTICATION, VCR_MODES, Channel, Decision, Mode
-from llmproxy.server_store_copies import require_store_in_file
+from llmproxy.server_store_copies import refuse_postgres_store_for_option
 from llmproxy.settings import Loaded, format_shown_path
 from llmproxy.trace import Cassette, ReplayDiff, render
 from llmproxy.trace.export import build_trace_from_calls
@@ -87,35 +87,35 @@ def replay(
     if not live and (from_ is not None or as_ is not None):
         flag = "--from" if from_ is not None else "--as"
         raise SettingsError(f"{flag} needs --live: without it nothing new is recorded.")
-    run = RunArguments.from_context(ctx, command)
+    run = CliRunArguments.from_context(ctx, command)
     mode = run.flags.get("mode")
     if mode is not None and VCR_MODES.get(str(mode), mode) != Mode.REPLAY:
         record = format_record_command(load_settings({**run.flags, "mode": None}))
         raise SettingsError(f"--mode {mode}: `llmproxy replay` replays.", hint=f"Record with {record}")
     run = replace(run, flags={**run.flags, "mode": str(Mode.REPLAY)})
-    asked = ReplayOverrideOptions(run, parse_overrides(override_tool, override_llm), live, from_, as_)
+    asked = ReplayCommandArguments(run, parse_answer_override_options(override_tool, override_llm), live, from_, as_)
     raise typer.Exit(run_replay(asked, os.environ))
 
 
-class ReplayOverrideOptions(NamedTuple):
-    run: RunArguments
+class ReplayCommandArguments(NamedTuple):
+    run: CliRunArguments
     overrides: Overrides
     live: bool
     at: int | None
     child: str | None
 
 
-def run_replay(asked: ReplayOverrideOptions, env: Mapping[str, str]) -> int:
+def run_replay(asked: ReplayCommandArguments, env: Mapping[str, str]) -> int:
     """Run the command and return the exit code. Raises LLMProxyError: nothing was run."""
     run = asked.run
-    if asked.live and not read_env_proxy_url(env):
+    if asked.live and not read_llmproxy_url(env):
         run = replace(run, flags={**run.flags, "allow_live": True})
     loaded = load_settings(run.flags)
     refuse_live_channels(loaded, "llmproxy replay")
     find_command_path(run.command, env)
-    if asked.live and not read_env_proxy_url(env):
-        require_store_in_file("--live", loaded.settings.store)
-    if not read_env_proxy_url(env):
+    if asked.live and not read_llmproxy_url(env):
+        refuse_postgres_store_for_option("--live", loaded.settings.store)
+    if not read_llmproxy_url(env):
         require_store_or_cassette_dir(loaded)  # before anything is made
     tools = setup.find_command_mcp_servers(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
@@ -142,7 +142,7 @@ def run_replay(asked: ReplayOverrideOptions, env: Mapping[str, str]) -> int:
 
 
 def _open_session(
-    proxy: ProxyHandle, loaded: Loaded, asked: ReplayOverrideOptions, upstreams: Mapping[str, str]
+    proxy: ProxyHandle, loaded: Loaded, asked: ReplayCommandArguments, upstreams: Mapping[str, str]
 ) -> SessionReport:
     """Open the session of a non-empty cassette; `upstreams` are those unknown to the proxy so far."""
     settings = loaded.settings
@@ -155,7 +155,7 @@ def _open_session(
             overrides=asked.overrides.to_json(),
             fork={"live": asked.live, "from": asked.at, "as": asked.child},
             upstreams=upstreams or None,
-            run_variables=gather_run_variables(os.environ, Path.cwd(), git=True),
+            run_variables=detect_cwd_home_date_variables(os.environ, Path.cwd(), git=True),
         )
     except ControlError as error:
         if error.status == CONFLICT and asked.child is not None:  # the name that was typed is taken
@@ -163,7 +163,7 @@ def _open_session(
         raise
     if not session.unused:
         proxy.control.close_session(session.name)
-        raise build_cassette_not_found_error(loaded)
+        raise build_cassette_not_recorded_error(loaded)
     return session
 
 
@@ -184,7 +184,7 @@ def fork(
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
         made = fork_cassette(database, split_sample_name(parent), at, as_, holder, time.time())
     print_line(f"{to_safe_line(made.cassette)}: {format_count(made.shared, 'interaction')} of {to_safe_line(parent)}")
-    again = ProxyStartCommandLine("llmproxy run", " -- COMMAND")
+    again = SuggestedCommandTemplate("llmproxy run", " -- COMMAND")
     print_line(f"Go on with it: {again.command('auto', made.cassette, store=format_shown_path(database.path))}")
 
 
@@ -220,7 +220,7 @@ class ReplayCommandReporter:
         long = format_milliseconds(seconds * 1000)
         write_stderr_lines(f"llmproxy: {format_session_counts(report)}  (replay of {said['parent']}, {long})")
         refused = [each.note for each in self.calls if each.decision is Decision.REFUSE and not each.miss]
-        write_stderr_lines(*list_miss_lines(refused, prefix="  refused: "))
+        write_stderr_lines(*list_shortened_misses_with_counts(refused, prefix="  refused: "))
         write_stderr_lines(*(f"  {to_safe_line(text)}" for text in self.describe_overrides(said)))
         write_stderr_lines(*(f"  {to_safe_line(text)}" for text in self.describe_fork(said, report)))
         unmatched = [] if code in ENDED_BY_USER else list(self.describe_unused_overrides(said))
@@ -257,13 +257,13 @@ class ReplayCommandReporter:
         path = f", first at {fork['path']}" if fork["path"] else ""
         store = format_shown_path(self.loaded.settings.store)
         typed = tuple(each for each in self.loaded.list_typed(environment=False) if each[0] != "allow_live")
-        again = ProxyStartCommandLine(self.start, f" -- {shlex.join(self.command)}", typed)
-        compared = format_command(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
+        again = SuggestedCommandTemplate(self.start, f" -- {shlex.join(self.command)}", typed)
+        compared = format_llmproxy_command(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
         begun = f"forked from {said['parent']} at request {fork['step']}: {fork['why']}{path}"
         recorded = (each for each in self.calls if each.decision is Decision.RECORD and each.channel is Channel.LLM)
         denied = next((each.status for each in recorded if each.status in AUTHENTICATION), 0)
         if denied or (report.refused and not report.recorded):
-            rm = format_command(f"rm {shlex.quote(fork['cassette'])}", store)
+            rm = format_llmproxy_command(f"rm {shlex.quote(fork['cassette'])}", store)
             got = f"was answered {denied} (check the key)" if denied else "got no answer (see above)"
             return [begun, f"its request {got}, so this fork cannot be replayed; remove it: {rm}"]
         return [

@@ -24,10 +24,10 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import typer
 
-from llmproxy.advice import format_command
+from llmproxy.advice import format_llmproxy_command
 from llmproxy.amount_formatting import dollars
 from llmproxy.cli.changes import run_command_in_replay
-from llmproxy.cli.parts.options import CommandWithoutLiveOptions, RunArguments, format_record_command, load_settings
+from llmproxy.cli.parts.options import CliRunArguments, CommandWithoutLiveOptions, format_record_command, load_settings
 from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import is_id, open_given_store, parse_interaction_id, require_not_being_recorded
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
@@ -40,7 +40,7 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Headers, Interaction, header
 from llmproxy.core.traffic.websocket_frames import is_websocket_body
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.protocol import CHOSEN_RECORDING, UPDATE_VARIABLE, Update
+from llmproxy.protocol import CHOSEN_RECORDING, UPDATE_VARIABLE, UpdateMode
 from llmproxy.settings import Loaded
 
 _UNSENT = frozenset({"host", "content-length", "accept-encoding", "connection", "transfer-encoding", "cookie"})
@@ -48,10 +48,10 @@ _PATIENCE = 600.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("rerecord", cls=CommandWithoutLiveOptions)(rerecord)
+    app.command("rerecord", cls=CommandWithoutLiveOptions)(rerecord_interactions)
 
 
-def rerecord(
+def rerecord_interactions(
     ctx: typer.Context,
     words: list[str] = typer.Argument(
         ...,
@@ -69,7 +69,7 @@ def rerecord(
     numbers = list(takewhile(is_id, words))
     if changed and numbers:
         raise SettingsError("either interactions or --changed.")
-    asked = RunArguments.from_context(ctx, words if changed else words[len(numbers) :])
+    asked = CliRunArguments.from_context(ctx, words if changed else words[len(numbers) :])
     if changed:
         raise typer.Exit(_rerecord_changed(asked, change))
     if change:
@@ -85,13 +85,13 @@ def rerecord(
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _rerecord_changed(asked: RunArguments, change: Sequence[str]) -> int:
+def _rerecord_changed(asked: CliRunArguments, change: Sequence[str]) -> int:
     asked = replace(asked, flags={**asked.flags, "mode": "replay", "allow_live": True})
-    more = {UPDATE_VARIABLE: Update.CHANGED.value, "LLMPROXY_CHANGE": ",".join(change)}
+    more = {UPDATE_VARIABLE: UpdateMode.CHANGED.value, "LLMPROXY_CHANGE": ",".join(change)}
     return run_command_in_replay(asked, load_settings(asked.flags), more)
 
 
-class RerecordRequest(NamedTuple):
+class ProviderRequestToRerecord(NamedTuple):
     recorded: Interaction
     headers: Headers
     upstream: str
@@ -111,12 +111,12 @@ def _load_current_recording(id_: int, store: Path | None) -> Interaction:
         live = {row.id for row in database.list_summaries(found.cassette)}
         require_not_being_recorded(database, {(found.cassette, found.sample)})
     if id_ not in live:
-        hint = f"The numbers of today: {format_command('ls', database.path)}"
+        hint = f"The numbers of today: {format_llmproxy_command('ls', database.path)}"
         raise SettingsError(f"interaction {id_} was replaced by a newer one.", hint=hint)
     return found
 
 
-def build_rerecord_request(found: Interaction, loaded: Loaded) -> RerecordRequest:
+def build_rerecord_request(found: Interaction, loaded: Loaded) -> ProviderRequestToRerecord:
     """Return a request to send. Raises SettingsError."""
     headers = _build_live_headers(found, os.environ, format_record_command(loaded, found.cassette))
     target = _find_live_upstream(found, dict(loaded.settings.upstream))
@@ -124,11 +124,11 @@ def build_rerecord_request(found: Interaction, loaded: Loaded) -> RerecordReques
     most = None
     if tokens is not None and isinstance(body, dict):
         most = compute_max_call_cost(found.provider, found.model, int(tokens * MARGIN) + 1, body)
-    return RerecordRequest(found, headers, target, most)
+    return ProviderRequestToRerecord(found, headers, target, most)
 
 
 def start_recording_proxy(
-    asked: Sequence[RerecordRequest], store: Path, cassette: str, log: Path | None = None
+    asked: Sequence[ProviderRequestToRerecord], store: Path, cassette: str, log: Path | None = None
 ) -> AbstractContextManager[ProxyHandle]:
     """Start a proxy of our own that records the answers into a cassette of `store`. Raises MachineError."""
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
@@ -137,7 +137,9 @@ def start_recording_proxy(
     return ensure_proxy(options, env, log=log, started_by="llmproxy run")
 
 
-def _rerecord_one_by_one(questions: Sequence[RerecordRequest], store: Path | None, limit: Decimal | None) -> bool:
+def _rerecord_one_by_one(
+    questions: Sequence[ProviderRequestToRerecord], store: Path | None, limit: Decimal | None
+) -> bool:
     spent, good = Decimal(0), True
     with tempfile.TemporaryDirectory(prefix="llmproxy-rerecord-") as folder:
         path = Path(folder) / "new.db"
@@ -155,7 +157,7 @@ def _rerecord_one_by_one(questions: Sequence[RerecordRequest], store: Path | Non
     return good
 
 
-def _store_good_answer(question: RerecordRequest, made: Interaction, store: Path | None) -> Decimal | None:
+def _store_good_answer(question: ProviderRequestToRerecord, made: Interaction, store: Path | None) -> Decimal | None:
     """Replace the recording by a good answer; returns its cost, None if the recording is kept."""
     found, answer = question.recorded, made.response
     if answer.status >= 400 or answer.ending.value != "complete":
@@ -168,8 +170,8 @@ def _store_good_answer(question: RerecordRequest, made: Interaction, store: Path
     same = extract_texts_and_cost(made)[:2] == extract_texts_and_cost(found)[:2]
     print_line(f"#{found.id} is replaced by #{new}, whose answer is {'the same' if same else 'another one'}.")
     if not same:
-        follows = f"{format_command(f'rerecord {new}', database.path)} -- COMMAND"
-        print_line(f"What is different: {format_command(f'diff {found.id} {new}', database.path)}")
+        follows = f"{format_llmproxy_command(f'rerecord {new}', database.path)} -- COMMAND"
+        print_line(f"What is different: {format_llmproxy_command(f'diff {found.id} {new}', database.path)}")
         print_line(f"Turns after it hold the old answer, and miss if your agent says the new one. With them: {follows}")
     cost = compute_cost(made.provider, made.model, made.usage)
     return (question.most or Decimal(0)) if cost is None else cost
@@ -215,7 +217,7 @@ def _find_live_upstream(found: Interaction, configured: Mapping[str, str]) -> st
     raise SettingsError(msg, hint=hint)
 
 
-def _send_request(question: RerecordRequest, proxy: str, path: Path) -> Interaction:
+def _send_request(question: ProviderRequestToRerecord, proxy: str, path: Path) -> Interaction:
     """Return the request with its new answer, which a proxy stored at `path`. Raises MachineError."""
     found = question.recorded
     url = f"{proxy}/{quote(found.provider)}{found.request.target}"

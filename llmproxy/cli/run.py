@@ -16,18 +16,18 @@ from urllib.parse import urlsplit
 import typer
 
 from llmproxy.cli.parts import session_setup as setup
-from llmproxy.cli.parts.options import FreePortCliCommand, RunArguments, RunCommandOptions, load_settings
+from llmproxy.cli.parts.options import CliRunArguments, RunCommandOptions, TyperCommandUsingFreeProxyPort, load_settings
 from llmproxy.cli.parts.printing import write_stderr_lines
-from llmproxy.cli.parts.run_ending import LiveChannelRunSummary, RunFinisher, write_json_result
+from llmproxy.cli.parts.run_ending import LiveChannelRunSummary, RunFinisher, write_json_result_file
 from llmproxy.cli.parts.store_arguments import require_store_or_cassette_dir
-from llmproxy.client.bypass_monitor import list_bypass_warnings
-from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_env_proxy_url, run_child
+from llmproxy.client.bypass_monitor import list_known_bypasser_warnings
+from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_llmproxy_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 from llmproxy.protocol import OFFLINE
 
 
 def register(app: typer.Typer) -> None:
-    app.command("run", cls=FreePortCliCommand, context_settings={"allow_interspersed_args": False})(run)
+    app.command("run", cls=TyperCommandUsingFreeProxyPort, context_settings={"allow_interspersed_args": False})(run)
 
 
 def run(
@@ -35,10 +35,10 @@ def run(
     command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="The command to run, with its options."),
 ) -> None:
     """Run a command with the proxy: its LLM calls are replayed, or recorded."""
-    raise typer.Exit(run_command_with_proxy(RunArguments.from_context(ctx, command), os.environ))
+    raise typer.Exit(run_command_with_proxy(CliRunArguments.from_context(ctx, command), os.environ))
 
 
-def run_command_with_proxy(asked: RunArguments, env: Mapping[str, str]) -> int:
+def run_command_with_proxy(asked: CliRunArguments, env: Mapping[str, str]) -> int:
     """Run the command and return the exit code. Raises LLMProxyError: nothing was run."""
     loaded = load_settings(asked.flags)
     hosts = loaded.settings.record_host
@@ -47,11 +47,11 @@ def run_command_with_proxy(asked: RunArguments, env: Mapping[str, str]) -> int:
         raise SettingsError("--no-base-urls leaves nothing to do without --intercept")
     asked = replace(asked, options=how, recorded=hosts)
     if loaded.settings.faults.partition(":")[0] == "sweep":
-        from llmproxy.cli.parts.fault_sweep import run_sweep
+        from llmproxy.cli.parts.fault_sweep import run_fault_sweep
 
         if how.only:
             raise SettingsError("--only makes no network for a sweep.", hint="Leave one of the two out.")
-        return run_sweep(asked, loaded, env)
+        return run_fault_sweep(asked, loaded, env)
     reach = _read_allowed_places(how)
     setup.read_faults(loaded.settings)  # what cannot be meant is said before anything starts
     if how.runs is not None and not loaded.settings.live:
@@ -61,8 +61,8 @@ def run_command_with_proxy(asked: RunArguments, env: Mapping[str, str]) -> int:
         require_store_or_cassette_dir(loaded)
     find_command_path(asked.command, env)
     if how.json is not None:
-        write_json_result(how.json, {})  # a file of an earlier run says nothing of this one
-    if read_env_proxy_url(env):
+        write_json_result_file(how.json, {})  # a file of an earlier run says nothing of this one
+    if read_llmproxy_url(env):
         setup.refuse_start_only_flags(asked.flags)
     tools = setup.find_command_mcp_servers(asked, env)
     declared = asked.list_run_variables(env)
@@ -75,7 +75,7 @@ def run_command_with_proxy(asked: RunArguments, env: Mapping[str, str]) -> int:
             asked, told = setup.redirect_mcp_servers(asked, tools, proxy.url, opened.name, Path(folder))
             write_stderr_lines(*told)
             plan = setup.plan_environment(proxy, opened, env, asked, Path(folder))
-            warnings = () if how.intercept else list_bypass_warnings(asked.command)
+            warnings = () if how.intercept else list_known_bypasser_warnings(asked.command)
             write_stderr_lines(*(f"llmproxy: {note}" for note in plan.notes), *warnings)
             end, runs = RunFinisher(proxy, opened.name, since, loaded, asked.command), LiveChannelRunSummary(loaded)
             given = plan.apply_to(env) | ({} if opened.mode in OFFLINE else {"LLMPROXY_MODE": opened.mode})
@@ -87,12 +87,12 @@ def run_command_with_proxy(asked: RunArguments, env: Mapping[str, str]) -> int:
         final = end.report_bypass_attempts(end.print_end(code, plan), only=how.only)
         write_stderr_lines(*runs.describe())
         if how.json is not None:
-            write_json_result(how.json, end.to_json(code, final) | runs.to_json())
+            write_json_result_file(how.json, end.to_json(code, final) | runs.to_json())
         return final
 
 
 def _run_command_repeatedly(
-    asked: RunArguments,
+    asked: CliRunArguments,
     run_once: Callable[[Callable[[int], object]], int],
     end: RunFinisher,
     runs: LiveChannelRunSummary,
@@ -118,15 +118,15 @@ def _read_allowed_places(options: RunCommandOptions) -> list[tuple[str, int] | s
         if options.only_allow:
             raise SettingsError("--only-allow says what --only lets through: type --only, too.")
         return []
-    from llmproxy.client.isolated_network import parse_allowed_address, require_network_isolation
+    from llmproxy.client.isolated_network import parse_host_port_or_socket_path, require_network_namespace_support
 
-    reach = [parse_allowed_address(each) for each in options.only_allow]
-    require_network_isolation()
+    reach = [parse_host_port_or_socket_path(each) for each in options.only_allow]
+    require_network_namespace_support()
     return reach
 
 
 def _run_once(
-    asked: RunArguments,
+    asked: CliRunArguments,
     env: Mapping[str, str],
     reach: Sequence[tuple[str, int] | str],
     end: RunFinisher,

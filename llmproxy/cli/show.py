@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import typer
 
-from llmproxy.advice import format_command, quote_word
+from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.amount_formatting import dollars, format_count, format_local_time, format_milliseconds, number
 from llmproxy.cli.parts import binding_texts as bindings
 from llmproxy.cli.parts.completion import complete_cassette_names
@@ -23,22 +23,25 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import (
     escape_lines,
     format_body_for_reading,
-    get_terminal_width,
+    get_terminal_width_or_none,
     print_json,
     print_line,
     to_safe_line,
     wrap_text,
 )
-from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given_store, suggest_numeric_cassette
+from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given_store, suggest_cassette_option
 from llmproxy.core.bindings import Fit, Mismatch, VolatileField
-from llmproxy.core.bindings.volatile_field_definitions import list_builtin_fields
+from llmproxy.core.bindings.volatile_field_definitions import load_builtin_volatile_fields
 from llmproxy.core.dialects.conversation import compare_requests, parse_answer_as_message, read_request_messages
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_and_fingerprint
-from llmproxy.core.engine.learn_fields_from_recordings import compare_recorded_requests, rewrite_recordings_to_new_run
+from llmproxy.core.engine.learn_fields_from_recordings import (
+    match_recording_to_other_request,
+    rewrite_recordings_to_new_run,
+)
 from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.mcp_answer_replay import read_mcp_tool_call
+from llmproxy.core.mcp_answer_replay import read_mcp_call_with_result
 from llmproxy.core.providers.provider_table import MCP_PREFIX, get_call_channel, parse_user_agent_client
 from llmproxy.core.store.queries import list_run_variables, read_volatile_fields
 from llmproxy.core.store.reader import StoreReader
@@ -49,18 +52,18 @@ from llmproxy.core.traffic.interaction import TRAILER, Interaction, is_grpc
 from llmproxy.core.traffic.json_diff import Difference, build_difference, list_differences
 from llmproxy.core.traffic.websocket_frames import format_websocket_transcript, is_websocket_body
 from llmproxy.errors import CassetteNotFound, Exit, SettingsError, printable
-from llmproxy.protocol import format_sample_name
+from llmproxy.protocol import format_cassette_sample_name
 from llmproxy.trace.comparing.diff import FailOn, diff_to_dict, render
 
 if TYPE_CHECKING:
     from llmproxy.trace.comparing.recording_diff import TraceAndRequestsDiff
-from llmproxy.trace.observing.agent_activity import compare_tool_calls_with_servers
+from llmproxy.trace.observing.agent_activity import list_mcp_tool_call_mismatches
 from llmproxy.ui.calls import encode_body_for_json, summarize_recorded_steps
 
 _HEAD = 12
 
 
-def show(
+def show_command(
     what: str = typer.Argument(
         ...,
         metavar="ID|CASSETTE",
@@ -87,7 +90,7 @@ def _show_interaction(
     typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool, descriptor: Path | None
 ) -> None:
     with open_given_store(store) as database:
-        other = suggest_numeric_cassette(database, typed, "show")
+        other = suggest_cassette_option(database, typed, "show")
         try:
             found = database.load(int(typed))
         except CassetteNotFound as error:
@@ -116,7 +119,7 @@ def _show_interaction(
         *([f"cassette    {fork.describe_origin()}"] if fork else []),
     ]:
         head, value = text[:_HEAD], printable(text[_HEAD:])
-        print_line(head + f"\n{' ' * _HEAD}".join(wrap_text(value, get_terminal_width(), _HEAD)))
+        print_line(head + f"\n{' ' * _HEAD}".join(wrap_text(value, get_terminal_width_or_none(), _HEAD)))
     if is_grpc(found.response.headers):
         _print_grpc(found, descriptor)
     elif request:
@@ -147,7 +150,7 @@ def _print_interaction_messages(found: Interaction, asked: Sequence[Message], an
         for text in format_websocket_transcript(found.response.body):
             print_line(to_safe_line(text))
         return
-    if (call := read_mcp_tool_call(found)) is not None:
+    if (call := read_mcp_call_with_result(found)) is not None:
         print_line(f"\n--- call of {to_safe_line(call.tool)}\n{format_body_for_reading(call.arguments.encode())}")
         print_line("\n=== result" + (" (an error)" if call.failed else "") + "\n" + escape_lines(call.result))
         return
@@ -175,7 +178,7 @@ def _format_interaction_summary(found: Interaction) -> list[str]:
     size = sum(len(chunk.data) for chunk in answer.chunks)
     came = f"{size:,} bytes in {format_count(len(answer.chunks), 'chunk')}"
     times = f"first byte {format_milliseconds(first / 1000)}, last {format_milliseconds(last / 1000)}"
-    name, where = format_sample_name(found.cassette, found.sample), f"{found.upstream}{found.request.target}"
+    name, where = format_cassette_sample_name(found.cassette, found.sample), f"{found.upstream}{found.request.target}"
     return [
         f"interaction {found.id}  cassette {name}  party {found.party}  occurrence {found.occurrence}",
         f"key         {found.key}" + (f"  rules {found.rules}" if found.rules else ""),
@@ -209,7 +212,7 @@ def _print_message(message: Message, *, title: bool = True) -> None:
 
 
 def _print_wrapped(text: str) -> None:
-    for row in wrap_text(escape_lines(text), get_terminal_width()):
+    for row in wrap_text(escape_lines(text), get_terminal_width_or_none()):
         print_line(row)
 
 
@@ -241,27 +244,27 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
     with open_given_store(store) as database:
         named = find_cassette(database, typed)
         if single:
-            listed = format_command(f"ls --cassette {quote_word(named.cassette)}", database.path)
+            listed = format_llmproxy_command(f"ls --cassette {quote_word(named.cassette)}", database.path)
             msg = f"{single} is for one interaction, by its number; {to_safe_line(typed)} is a cassette."
             raise SettingsError(msg, hint=f"Its numbers: {listed}")
         samples = [info.sample for info in database.cassettes(named.cassette) if named.sample in (None, info.sample)]
         if as_json:
             print_json([_cassette_to_json(database, named.cassette, sample) for sample in samples])
             return
-        cells = get_terminal_width()
+        cells = get_terminal_width_or_none()
         for n, sample in enumerate(samples):
             told = _cassette_to_json(database, named.cassette, sample)
             print_line(("\n" if n else "") + "\n".join(wrap_text(_format_totals(told), cells)))
             if (fork := find_fork(database, named.cassette, sample)) is not None:
                 print_line(to_safe_line(fork.describe_origin()))
-            shown = format_sample_name(to_safe_line(named.cassette), sample)
+            shown = format_cassette_sample_name(to_safe_line(named.cassette), sample)
             declared = list_run_variables(database, named.cassette, sample)
             for text in bindings.iter_recorded_variable_lines(shown, declared):
                 print_line("\n".join(wrap_text(text, cells)))
             for text in format_conversation(told["steps"], cells):
                 print_line(text)
             if not told["steps"]:
-                listed = format_command(f"ls {quote_word(named.cassette)}", database.path)
+                listed = format_llmproxy_command(f"ls {quote_word(named.cassette)}", database.path)
                 print_line(f"It holds no conversation with a model; what was asked of tools: {listed}")
             for each in told["differences"]:
                 print_line("\n".join(["", *wrap_text(escape_lines(f"differs: {each}"), cells)]))
@@ -280,11 +283,11 @@ def _cassette_to_json(store: StoreReader, cassette: str, sample: int) -> dict[st
 
     sums = sum_calls(store, CallFilter(cassette, sample))
     told = {"cassette": cassette, "sample": sample, **sums, "steps": summarize_recorded_steps(read_interactions())}
-    return told | {"differences": compare_tool_calls_with_servers(read_interactions()) if of_tools else []}
+    return told | {"differences": list_mcp_tool_call_mismatches(read_interactions()) if of_tools else []}
 
 
 def _format_totals(told: Mapping[str, Any]) -> str:
-    name = format_sample_name(told["cassette"], told["sample"])
+    name = format_cassette_sample_name(told["cassette"], told["sample"])
     unpriced = f" ({format_count(told['unpriced'], 'call')} without price or tokens)" if told["unpriced"] else ""
     cost = f"{dollars(told['cost'])}{unpriced}" if told["cost"] is not None else "cost unknown"
     parts = [
@@ -326,7 +329,7 @@ _PLACES = 100
 _FORMS = ("text", "json", "markdown")
 
 
-def diff(
+def diff_command(
     old: str = typer.Argument(..., metavar="OLD", help="Number of an interaction; or a cassette, or a cassette file."),
     new: str = typer.Argument(..., metavar="NEW", help="The same for the newer one."),
     store: Path | None = STORE,
@@ -409,7 +412,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> CassetteCom
     fields = [own.get(name, ()) for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
     sides[0], exchanged = rewrite_recordings_to_new_run(
-        sides[0], sides[1], (*fields[0], *fields[1], *list_builtin_fields()), rules, upstreams
+        sides[0], sides[1], (*fields[0], *fields[1], *load_builtin_volatile_fields()), rules, upstreams
     )
     found = (find_fork(store, *split_sample_name(name)) for name, store in kept.items())
     return CassetteComparison(
@@ -461,7 +464,7 @@ def _would_answer_other(database: Store, a: Interaction, b: Interaction) -> Fit 
         return None
     settings = load_settings({}).settings
     rules = Rules.from_settings(settings.normalize)
-    return compare_recorded_requests(a, b, (*own, *list_builtin_fields()), rules, settings.upstream)
+    return match_recording_to_other_request(a, b, (*own, *load_builtin_volatile_fields()), rules, settings.upstream)
 
 
 def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:

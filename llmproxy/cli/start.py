@@ -18,10 +18,12 @@ from llmproxy.report.proxy_console import ProxyConsole, get_width_if_terminal, w
 
 
 def register(app: typer.Typer) -> None:
-    app.command("start", cls=CommandWithSettingsFlags)(start)
+    app.command("start", cls=CommandWithSettingsFlags)(start_proxy_in_foreground)
 
 
-def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announce", hidden=True)) -> None:
+def start_proxy_in_foreground(
+    ctx: typer.Context, *, announce: bool = typer.Option(False, "--announce", hidden=True)
+) -> None:
     """Start the proxy; then point your agent's base URL at it."""
     gc.disable()  # what is imported stays; `serve` enables it when it serves
     try:

@@ -14,22 +14,22 @@ from typing import Any, NamedTuple
 
 import typer
 
-from llmproxy.advice import format_command
+from llmproxy.advice import format_llmproxy_command
 from llmproxy.amount_formatting import align_rows, format_count
 from llmproxy.cli import make_default_typer
 from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptionsFirstInHelp, get_given_flag_values, load_settings
-from llmproxy.core.cassettes.anonymized_export import to_anonymized_records
+from llmproxy.core.cassettes.anonymized_export import anonymize_recordings_for_file
 from llmproxy.core.cassettes.folder_sync import build_slug
 from llmproxy.core.cassettes.formats import review_yaml, write_text
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import read_replay_rules
+from llmproxy.core.store.queries import read_cassette_replay_rules
 from llmproxy.errors import Exit, MachineError, SettingsError, SuiteError
 from llmproxy.scenario.agents.config import build_agent
 from llmproxy.scenario.values.run_ids_and_options import name_cassette
 from llmproxy.settings import format_shown_path
 from llmproxy.suite.reading.load import load_suites
-from llmproxy.suite.reading.project_settings import parse_agent_or_store_spec
+from llmproxy.suite.reading.project_settings import parse_agent_or_store_flag_value
 from llmproxy.suite.run.run_context import add_yaml_place_to_errors
 from llmproxy.suite.schema.json_schema import SCHEMA_COMMENT, format_suite_schema_json, write_schema_beside
 from llmproxy.suite.selection import SelectionOptions, build_case_cassette_name, select_cases
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
     group.command("validate")(validate)
     group.command("schema")(schema)
     group.command("list")(list_cases)
-    group.command("from-session", cls=OwnOptionsFirstInHelp)(from_session)
+    group.command("from-session", cls=OwnOptionsFirstInHelp)(write_suite_from_cassette)
     app.add_typer(group, name="suite")
 
 
@@ -104,7 +104,7 @@ def list_cases(
     typer.echo("\n".join(align_rows(shown)))
 
 
-def from_session(
+def write_suite_from_cassette(
     ctx: typer.Context,
     name: str = typer.Argument(..., metavar="NAME", help="The recorded cassette (see `llmproxy ls`)."),
     output: str = typer.Option(
@@ -120,7 +120,11 @@ def from_session(
     if loaded.is_default("store") and not store.exists() and (Path.cwd() / STORE).exists():
         store = Path.cwd() / STORE  # only tests ran here
     folder = Path(output).parent if output else Path("tests")
-    reached = rebase_agent_paths(parse_agent_or_store_spec(agent, "--agent"), Path.cwd(), folder) if agent else None
+    reached = (
+        rewrite_agent_paths_for_folder(parse_agent_or_store_flag_value(agent, "--agent"), Path.cwd(), folder)
+        if agent
+        else None
+    )
     made = build_suite_from_recording(store, name, sample=sample, agent=reached)
     target = Path(output or folder / f"{made.slug}.suite.yaml")
     _write_suite(target, made.text, force=force, hint="--force writes over it, --output names another file.")
@@ -138,7 +142,7 @@ def _export_recording_as_test_cassette(store: Path, name: str, sample: int, cass
     """Write a recording as a test's cassette and return its file. Raises CassetteError, MachineError."""
     with open_store(store, writable=False, now=time.time) as opened:
         found = [replace(each, sample=1) for each in opened.iter_interactions(name, sample)]
-        recorded = to_anonymized_records(found, read_replay_rules(opened, name))
+        recorded = anonymize_recordings_for_file(found, read_cassette_replay_rules(opened, name))
         fork = find_fork(opened, name, sample)
     target = folder / f"{build_slug(cassette)}.yaml"
     write_text(target, review_yaml.dumps(recorded, cassette, fork and replace(fork, sample=1)))
@@ -169,10 +173,10 @@ def write_starter_suite(paths: Sequence[str], agent: str) -> Exit:
         kinds = "An address (http://127.0.0.1:8000/v1), a command (python agent.py), or module:function."
         typer.echo(f"How is your agent reached? {kinds}")
         agent = typer.prompt("agent")
-    reached = parse_agent_or_store_spec(agent, "--agent")
+    reached = parse_agent_or_store_flag_value(agent, "--agent")
     if isinstance(words := reached.get("command"), list):
         reached = {"command": {"run": words, "lines": False}}
-    found = rebase_agent_paths(reached, Path.cwd(), target.parent)
+    found = rewrite_agent_paths_for_folder(reached, Path.cwd(), target.parent)
     hint = f"Name another one: llmproxy test --init {target.with_stem('other.suite')}"
     _write_suite(target, format_starter_suite(found), hint=hint)
     typer.echo(f"wrote {target}")
@@ -210,7 +214,7 @@ def build_suite_from_recording(
     turns, notes = collect_turns_from_spans(spans_of(store, cassette=name, sample=sample))
     if not turns:
         msg = f"{name}: this recording contains no user message, so there is nothing to test."
-        raise SuiteError(msg, hint=format_command("ls", store))
+        raise SuiteError(msg, hint=format_llmproxy_command("ls", store))
     slug = name_cassette(name)
     if agent is None:
         notes.append("AGENT: an address, a command, module:function; or write `agent:` into the file")
@@ -366,7 +370,7 @@ scenarios:
 """
 
 
-def rebase_agent_paths(agent: Mapping[str, Any], here: Path, folder: Path) -> Mapping[str, Any]:
+def rewrite_agent_paths_for_folder(agent: Mapping[str, Any], here: Path, folder: Path) -> Mapping[str, Any]:
     if here.resolve() == folder.resolve():
         return agent
     up = Path(os.path.relpath(here.resolve(), folder.resolve()))

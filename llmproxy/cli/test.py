@@ -33,33 +33,33 @@ from llmproxy.cli.parts.options import (
     get_given_flag_values,
     load_settings,
 )
-from llmproxy.cli.parts.run_ending import LiveTestComparer, write_json_result
+from llmproxy.cli.parts.run_ending import LiveRunDifferenceReporter, write_json_result_file
 from llmproxy.cli.parts.session_setup import build_start_flags
-from llmproxy.cli.parts.suite_shards_and_signals import ShardCases, print_warning, run_or_raise_interrupt
-from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, read_env_proxy_url
-from llmproxy.core.sessions.journal import get_journal_path
+from llmproxy.cli.parts.suite_shards_and_signals import SelectedShardCases, print_warning, run_or_raise_interrupt
+from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, read_llmproxy_url
+from llmproxy.core.sessions.journal import get_decision_journal_path
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import create_gitignored_folder
-from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
+from llmproxy.protocol import UPDATE_VARIABLE, Mode, UpdateMode
 from llmproxy.report.events import Completed, Handler
-from llmproxy.report.report_kinds import CHOICES, create_report_handler, make_last_report_writer
+from llmproxy.report.report_kinds import CHOICES, create_report_event_handler, make_last_report_writer
 from llmproxy.report.scenario_rows import BaselineChangePrinter, read_baseline
 from llmproxy.report.trend import TrendRecorder, format_trend, read_recent_tests
 from llmproxy.server_store_copies import find_postgres_of_local_copy, is_postgres_url, strip_secrets_from_url
 
 if TYPE_CHECKING:
-    from llmproxy.client.fault_sweep_judging import TrialFinding
+    from llmproxy.client.fault_sweep_judging import FaultTrialFinding
     from llmproxy.settings import Loaded as LoadedSettings
     from llmproxy.suite.reading.load import LoadedSuites, SuiteCase
-    from llmproxy.suite.run.run_context import RunContext
+    from llmproxy.suite.run.run_context import SuiteRunContext
     from llmproxy.suite.run.runner import SuiteResult
 
 
 def register(app: typer.Typer) -> None:
-    app.command("test", cls=OwnOptionsFirstInHelp)(run_suites)
+    app.command("test", cls=OwnOptionsFirstInHelp)(run_suites_of_test_command)
 
 
-def run_suites(
+def run_suites_of_test_command(
     ctx: typer.Context,
     paths: list[str] = typer.Argument(None, metavar="SUITE", help="Suites: files, folders, globs. Default: here."),
     tags: str = typer.Option("", "--tags", metavar="EXPRESSION", help='Scenarios by tags: "smoke and not slow".'),
@@ -147,13 +147,13 @@ def run_suites(
 
 def _run_tests_listing_changes(asked: TestCommandOptions) -> int:
     from llmproxy.cli import changes  # late: a sixth of a second, which no other test needs
-    from llmproxy.report.request_change_summary import summarize_change_trials
+    from llmproxy.report.request_change_summary import build_changed_requests_report
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
-    code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})
+    code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: UpdateMode.TRIAL.value})
     loaded = load_settings(flags)
     store, usual = find_tests_store(loaded), CASSETTES if CASSETTES.is_dir() else None
-    found = summarize_change_trials(store, since)
+    found = build_changed_requests_report(store, since)
     found = replace(found, counts={**found.counts, **changes.count_last_report_outcomes(since)})
     folder, record = loaded.settings.cassette_dir or usual, f"{asked.base_command} --mode auto"
     return changes.print_changes_and_choose_exit(store, found, code, folder=folder, record=record)
@@ -193,8 +193,8 @@ class TestCommandOptions:
 
         if self.update:
             refuse_snapshot_update_in_ci(env)
-        reports = [create_report_handler(text, lambda: self.find_store(env)) for text in self.reports]
-        ended = helpers.MissingTestEndEmitter()
+        reports = [create_report_event_handler(text, lambda: self.find_store(env)) for text in self.reports]
+        ended = helpers.AbortedTestRunEndEmitter()
         try:
             code = self._run_cases_for_exit_code([*reports, ended], env)
         except (LLMProxyError, KeyboardInterrupt) as error:
@@ -209,7 +209,7 @@ class TestCommandOptions:
     def find_store(self, env: Mapping[str, str]) -> Path | None:
         """Return the store of the tests; None if a running proxy has another, or settings do not decide."""
         with suppress(LLMProxyError):
-            return None if read_env_proxy_url(env) else find_tests_store(load_settings(self.flags))
+            return None if read_llmproxy_url(env) else find_tests_store(load_settings(self.flags))
         return None
 
     def _close_reports(self, reports: Sequence[Handler]) -> list[str]:
@@ -249,11 +249,13 @@ class TestCommandOptions:
         if self.baseline is not None:
             against.append(BaselineChangePrinter(read_baseline(self.baseline, ids), sys.stdout.write, ids))
         shown = helpers.make_suite_console(verbose=settings.settings.verbose)
-        journal = get_journal_path(find_tests_store(settings))
+        journal = get_decision_journal_path(find_tests_store(settings))
         kept = [] if self.rejudge is not None or self.step else [TrendRecorder(journal, print_warning)]
         last = make_last_report_writer(Path.cwd() / LAST_REPORT, print_warning) if self.rejudge is None else []
         if settings.settings.live:
-            against.append(LiveTestComparer(settings, find_tests_store(settings), self.baseline, self._print_live_diff))
+            against.append(
+                LiveRunDifferenceReporter(settings, find_tests_store(settings), self.baseline, self._print_live_diff)
+            )
         try:
             heard = [*against, *kept, *last, *reports]
             if self.on:
@@ -273,11 +275,11 @@ class TestCommandOptions:
         for text in lines:
             typer.echo(text)
         if self.as_json is not None:
-            write_json_result(self.as_json, told)
+            write_json_result_file(self.as_json, told)
 
     def print_trend(self) -> int:
         """Print past tests of all scenarios, of suites, or of those selected by --id. Raises LLMProxyError."""
-        path = get_journal_path(find_tests_store(load_settings(self.flags)))
+        path = get_decision_journal_path(find_tests_store(load_settings(self.flags)))
         tests = read_recent_tests(path)
         known = set(self.ids)
         if self.paths != (".",):
@@ -314,15 +316,15 @@ class TestCommandOptions:
         settings: LoadedSettings,
         handlers: Sequence[Handler],
         env: Mapping[str, str],
-        part: ShardCases | None = None,
+        part: SelectedShardCases | None = None,
     ) -> SuiteResult:
         from llmproxy.scenario.cluster.transfer_files import get_ray_driver_cassette_dir
         from llmproxy.suite.run.runner import run_cases
-        from llmproxy.suite.selection import check_estimated_cost_limit
+        from llmproxy.suite.selection import check_cost_estimate_before_run
 
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None
         store = find_tests_store(settings)
-        options = [] if read_env_proxy_url(env) else build_test_proxy_flags(self.flags, settings)
+        options = [] if read_llmproxy_url(env) else build_test_proxy_flags(self.flags, settings)
         if options and self.flags.get("port") is None and any("url" in (each.suite.agent or ()) for each in cases):
             options.append(f"--port={settings.settings.port}")  # a service that runs already has its base URLs there
         typed = self.base_command + SUITE_MODE
@@ -341,7 +343,7 @@ class TestCommandOptions:
                 from llmproxy.suite.run.run_context import load_runs_to_rejudge
 
                 run_context.recorded = load_runs_to_rejudge(self.rejudge, [case.id for case in cases], store)
-            notes = [] if run_context.recorded else check_estimated_cost_limit(store, cases, run_context.options)
+            notes = [] if run_context.recorded else check_cost_estimate_before_run(store, cases, run_context.options)
             try:
                 return asyncio.run(run_or_raise_interrupt(run_cases(run_context, cases, notes)))
             finally:
@@ -365,13 +367,13 @@ class TestCommandOptions:
             raise SettingsError("--rejudge runs no agent, so nothing can be --live.")
         if live and faults:
             raise SettingsError("--live and --faults exclude each other.")
-        if live and read_env_proxy_url(env):
+        if live and read_llmproxy_url(env):
             msg = "--live: LLMPROXY_URL is set, and the proxy that runs there has options of its own."
             raise SettingsError(msg, hint="Start that one with --live, or unset LLMPROXY_URL.")
 
     def run_on_ray(
         self, cases: Sequence[SuiteCase], settings: LoadedSettings, shown: Handler, handlers: Sequence[Handler],
-        env: Mapping[str, str], part: ShardCases | None = None,
+        env: Mapping[str, str], part: SelectedShardCases | None = None,
     ) -> SuiteResult:  # fmt: skip
         """Run cases on a cluster: `shown` gets events as runs end, `handlers` in the order of the suites."""
         from llmproxy.scenario.cluster import transfer_files
@@ -379,7 +381,7 @@ class TestCommandOptions:
         from llmproxy.scenario.cluster.transfer_files import get_ray_driver_cassette_dir
         from llmproxy.suite.run.run_on_cluster import RemoteCaseRunner, RunEventReorderer, pack_suites
         from llmproxy.suite.run.runner import run_cases
-        from llmproxy.suite.selection import check_estimated_cost_limit
+        from llmproxy.suite.selection import check_cost_estimate_before_run
 
         order = [(case.id, n) for case in cases for n in range(1, (self.runs or case.scenario.runs) + 1)]
         mode = str(settings.settings.mode)
@@ -390,12 +392,12 @@ class TestCommandOptions:
         parcel = pack_suites(
             run_context, cases, self.paths, settings, started, files=self.send, variables=self.send_env, env=env
         )
-        notes = check_estimated_cost_limit(find_tests_store(settings), cases, run_context.options)
+        notes = check_cost_estimate_before_run(find_tests_store(settings), cases, run_context.options)
         typer.echo(
             f"llmproxy: {transfer_files.describe_files_sent_to_cluster(parcel, self.on, '--send FILE')}", err=True
         )
         told = partial(
-            transfer_files.localize_interaction_ids,
+            transfer_files.use_local_store_ids_in_events,
             known=partial(transfer_files.map_recording_names_to_ids, find_tests_store(settings)),
         )
         with closing(run_context), open_ray_connection(self.on, parcel.batch, parcel.rates) as runner:
@@ -403,18 +405,24 @@ class TestCommandOptions:
             try:
                 return asyncio.run(run_or_raise_interrupt(run_cases(run_context, cases, notes, runner.list_notes)))
             finally:
-                if home := transfer_files.merge_node_cassettes(runner.recorded, get_ray_driver_cassette_dir(settings)):
+                if home := transfer_files.merge_cluster_node_cassettes(
+                    runner.recorded, get_ray_driver_cassette_dir(settings)
+                ):
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
         from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_sweep_findings
-        from llmproxy.client.fault_sweep_judging import select_fault_kinds, sweep_findings_to_json as as_plain
-        from llmproxy.suite.run.runner import has_faults, sweep_faults_of_case
+        from llmproxy.client.fault_sweep_judging import parse_fault_sweep_kinds, sweep_findings_to_json as as_plain
+        from llmproxy.suite.run.runner import has_case_or_step_faults, sweep_faults_of_case
 
         every: dict[str, object] = {}
-        kinds, print_line, code = select_fault_kinds(settings.settings.faults), make_progress_printer(), int(Exit.OK)
+        kinds, print_line, code = (
+            parse_fault_sweep_kinds(settings.settings.faults),
+            make_progress_printer(),
+            int(Exit.OK),
+        )
         flags = {**self.flags, "faults": None, "faults_seed": None, "mode": "replay"}
-        options = [] if read_env_proxy_url(env) else build_test_proxy_flags(flags, settings)
+        options = [] if read_llmproxy_url(env) else build_test_proxy_flags(flags, settings)
         env = {name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")}
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
@@ -422,10 +430,10 @@ class TestCommandOptions:
             closing(replace(self, runs=1, update=False).make_run_context(proxy, [], Mode.REPLAY)) as run_context,
         ):
             for case in cases:
-                if has_faults(case):
+                if has_case_or_step_faults(case):
                     print_line(f"sweep: {case.id} has faults of its own and is left out")
                     continue
-                found: list[TrialFinding] = []
+                found: list[FaultTrialFinding] = []
                 plain = replace(self, flags={**self.flags, "faults": None}).base_command
                 typed, interrupted = f"{plain} --faults FAULT --id {shlex.quote(case.id)}", True
                 try:
@@ -437,19 +445,19 @@ class TestCommandOptions:
                     code = max(code, print_sweep_findings(found, typed, interrupted=interrupted))
                     every[case.id] = as_plain(found)
         if self.as_json is not None:
-            write_json_result(self.as_json, every)
+            write_json_result_file(self.as_json, every)
         return code
 
     def make_run_context(
-        self, proxy: ProxyHandle | None, handlers: Sequence[Handler], mode: str, part: ShardCases | None = None
-    ) -> RunContext:
+        self, proxy: ProxyHandle | None, handlers: Sequence[Handler], mode: str, part: SelectedShardCases | None = None
+    ) -> SuiteRunContext:
         """Return the context shared by all runs; the caller closes it."""
         from llmproxy.suite.reading.project_settings import (
             SuiteCommandOptions,
-            parse_agent_or_store_spec,
+            parse_agent_or_store_flag_value,
             read_suite_pyproject_table,
         )
-        from llmproxy.suite.run.run_context import RunContext
+        from llmproxy.suite.run.run_context import SuiteRunContext
 
         defaults, folder = read_suite_pyproject_table(Path.cwd())
         options = SuiteCommandOptions(
@@ -459,12 +467,12 @@ class TestCommandOptions:
         )  # fmt: skip
         if part is not None:
             options = replace(options, title=part.title, shard=part.told)
-        return RunContext(
+        return SuiteRunContext(
             options=options,
             proxy=None if proxy is None else proxy.url,
             handlers=handlers,
-            agent=parse_agent_or_store_spec(self.agent, "--agent") if self.agent else None,
-            store=parse_agent_or_store_spec(self.store, "--entity-store") if self.store else None,
+            agent=parse_agent_or_store_flag_value(self.agent, "--agent") if self.agent else None,
+            store=parse_agent_or_store_flag_value(self.store, "--entity-store") if self.store else None,
             folder=Path.cwd(),
             defaults=defaults,
             defaults_folder=folder,

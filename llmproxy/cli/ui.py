@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import typer
 
-from llmproxy.advice import format_command, format_store_option
+from llmproxy.advice import format_llmproxy_command, format_store_option
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.import_files import RecordingFileImporter, group_files_by_cassette
 from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, find_tests_store, load_settings
@@ -26,7 +26,7 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report.live_report_reader import make_report_query_handler, read_finished_report
-from llmproxy.report.sharding import detect_report_kind
+from llmproxy.report.sharding import detect_json_or_jsonl_report
 from llmproxy.scenario.lab.human_labels import add_or_replace_label
 from llmproxy.server_store_copies import format_store_location, is_postgres_url, store_exists
 from llmproxy.settings import format_shown_path
@@ -37,7 +37,7 @@ from llmproxy.ui.serve import make_viewer_server
 _DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
 
 
-def ui(
+def ui_command(
     what: str | None = typer.Argument(
         None,
         metavar="STORE|CASSETTE|REPORT",
@@ -54,7 +54,7 @@ def ui(
     ),
 ) -> None:
     """Show recordings in the browser: conversations, changes, time, tokens and cost."""
-    with open_view_target(what, store) as shown_here:
+    with prepare_store_for_viewer(what, store) as shown_here:
         path, start = shown_here.store, shown_here.start
         token = secrets.token_urlsafe(18)
         ask = make_viewer_query_function(path, shown_here.report)
@@ -84,7 +84,7 @@ class ViewTarget(NamedTuple):
 
 
 @contextmanager
-def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarget]:
+def prepare_store_for_viewer(what: str | None, store: Path | None) -> Iterator[ViewTarget]:
     """Yield the store for a name, a temporary one for a file of recordings. Raises LLMProxyError if there is none."""
     if what and is_postgres_url(what):
         store, what = cast("Path", what), None  # `settings` reads the URL
@@ -129,7 +129,7 @@ def is_viewable_report_file(path: Path) -> bool:
         raise SettingsError(f"{path} is the viewer itself, with its report inside.", hint="Open it in a browser.")
     if path.suffix.lower() == ".xml":
         raise SettingsError(f"{path} says too little to look at.", hint="llmproxy test --report json=FILE")
-    kind = detect_report_kind(path)
+    kind = detect_json_or_jsonl_report(path)
     if kind == "json":
         read_finished_report(path)
     return bool(kind)
@@ -188,7 +188,7 @@ def _quote_cassette_for_url(path: Path, name: str) -> str:
         if not database.has_recordings(cassette, sample):
             names = ", ".join(database.list_cassette_names(20)) or "none"
             msg = f"there is no file and no cassette {name}; {format_store_location(path)} holds: {names}."
-            raise CassetteNotFound(msg, hint=format_command("ls", path))
+            raise CassetteNotFound(msg, hint=format_llmproxy_command("ls", path))
     return quote(name, safe="")
 
 

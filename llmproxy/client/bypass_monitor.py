@@ -1,6 +1,6 @@
 """Traffic that bypasses the proxy: tables of runtimes and clients, how to make them use it, and detection for `doctor`.
 
-The tables are measured (WIRE.md 4.1); entries taken from documentation only say "documented". `ProcessMonitor` samples
+The tables are measured (WIRE.md 4.1); entries from documentation only say "documented". `ProxyBypassMonitor` samples
 a process and its descendants on Linux through /proc, without privileges, so a short connection can be missed: each
 report is a fact, no report proves nothing. Host lookups of Python and Node (`data/watch_host_lookups.*`) need no DNS.
 """
@@ -88,7 +88,7 @@ def is_client_configured_in_command(client: KnownBypassingClient, command: Seque
     return bool(client.configured) and any(re.search(client.configured, each) for each in command)
 
 
-def list_bypass_warnings(command: Sequence[str]) -> list[str]:
+def list_known_bypasser_warnings(command: Sequence[str]) -> list[str]:
     shell = len(command) > 2 and command[1] == "-c"
     text = command[2] if shell else " ".join(command[:2])
     found = [each for each in CLIENTS if each.program and re.search(_RUNS.format(each.program), text)]
@@ -199,7 +199,7 @@ class BypassMonitoredProcess:
     """Samples that include it: after only one, the process may still have been starting."""
 
 
-class ProcessMonitor:
+class ProxyBypassMonitor:
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self.seen: dict[int, BypassMonitoredProcess] = {}
         self._proc = proc

@@ -89,7 +89,7 @@ PROXY_PASSWORD = "llmproxy"  # noqa: S105 (Node sends the user name, our session
 URL_VARIABLE = "LLMPROXY_URL"
 
 
-class CaFiles(NamedTuple):
+class TrustedCertificateFiles(NamedTuple):
     ca: str
     """File (PEM) with the proxy's certificate alone."""
     bundle: str
@@ -121,7 +121,7 @@ class EnvironmentPlan:
 
 def plan_env(
     url: str, session: str | None, env: Mapping[str, str], *, replay: bool, base_urls: bool = True,
-    interception: CaFiles | None = None, aws_files: bool = False, recorded: Sequence[str] = (),
+    interception: TrustedCertificateFiles | None = None, aws_files: bool = False, recorded: Sequence[str] = (),
     key_names: Sequence[str] | None = None,
 ) -> EnvironmentPlan:  # fmt: skip
     """Return the variables that a child of `env` needs; `session` None: for the proxy's own cassette.
@@ -166,7 +166,7 @@ def is_proxy_url(value: str, url: str) -> bool:
     return same_port and (theirs.hostname == us.hostname or local)
 
 
-def find_upstreams(env: Mapping[str, str], url: str) -> dict[str, str]:
+def find_env_upstreams(env: Mapping[str, str], url: str) -> dict[str, str]:
     """Return, by provider, base URLs in variables that are not ours: a running proxy must forward to them."""
     return read_env_upstreams(env, urlsplit(url).netloc.rpartition("@")[2])
 
@@ -218,7 +218,9 @@ def _build_key_placeholders(
     return found
 
 
-def _build_proxy_env(url: str, session: str | None, env: Mapping[str, str], how: CaFiles) -> dict[str, str]:
+def _build_proxy_env(
+    url: str, session: str | None, env: Mapping[str, str], how: TrustedCertificateFiles
+) -> dict[str, str]:
     parts = urlsplit(url)
     place = parts.netloc.rpartition("@")[2]
     user = f"{quote(session, safe='')}:{PROXY_PASSWORD}@" if session else ""
@@ -264,7 +266,7 @@ def list_env_ca_bundles(env: Mapping[str, str]) -> tuple[Path, ...]:
 
 def combine_ca_bundles(ca: Path, others: Iterable[Path], target: Path) -> Path:
     """Write certifi's authorities, `others` and `ca` to `target` atomically. Raises MachineError."""
-    if problem := describe_certificate_problem(ca, now=None):
+    if problem := describe_ca_file_problem(ca, now=None):
         raise MachineError(f"cannot intercept: {problem}")
     import certifi
 
@@ -278,15 +280,17 @@ def combine_ca_bundles(ca: Path, others: Iterable[Path], target: Path) -> Path:
     return target
 
 
-def make_ca_files(url: str, ca: str | None, others: Iterable[Path], bundle: Path) -> CaFiles:
+def make_ca_files(url: str, ca: str | None, others: Iterable[Path], bundle: Path) -> TrustedCertificateFiles:
     """Write the bundle and Java's truststore. Raises MachineError: no interception (`ca` is None), no certificate."""
     if ca is None:
         hint = "Start it with --forward, or leave --intercept out."
         raise MachineError(f"the proxy at {url} does not intercept HTTPS.", hint=hint)
-    return CaFiles(ca, str(combine_ca_bundles(Path(ca), others, bundle)), make_java_truststore(Path(ca), bundle.parent))
+    return TrustedCertificateFiles(
+        ca, str(combine_ca_bundles(Path(ca), others, bundle)), make_java_truststore(Path(ca), bundle.parent)
+    )
 
 
-def describe_certificate_problem(ca: Path, now: float | None) -> str:
+def describe_ca_file_problem(ca: Path, now: float | None) -> str:
     """Describe a certificate file's problem at `now` (Unix time): missing, invalid, expired; else ""."""
     if not ca.is_file():
         return f"the certificate {ca} does not exist (it was removed; restart the proxy, which makes it)"
@@ -332,7 +336,7 @@ def in_ci(env: Mapping[str, str]) -> bool:
 Declared = list[dict[str, str]]
 
 
-def gather_run_variables(
+def detect_cwd_home_date_variables(
     env: Mapping[str, str], cwd: Path, now: datetime | None = None, *, git: bool = False
 ) -> Declared:
     """Return the run variables of a child in `cwd`; `now`: aware time, default now; `git` adds git's."""
@@ -417,7 +421,7 @@ def _run_git(cwd: Path, *words: str) -> str | None:
     return done.stdout.strip("\n") if done.returncode == 0 else None
 
 
-def parse_var_option_dicts(given: list[str]) -> Declared:
+def parse_run_variable_options(given: list[str]) -> Declared:
     """Parse arguments of the form ``NAME=VALUE``. Raises SettingsError."""
     from llmproxy.core.bindings.run_variables import BadRunVariable, build_run_variable
 

@@ -57,7 +57,7 @@ def session_url(url: str, name: str | None) -> str:
     return f"{url.rstrip('/')}{SESSION_PREFIX}{quote(name, safe='')}" if name else url.rstrip("/")
 
 
-class Control:
+class ControlApiClient:
     def __init__(self, url: str, *, token: str = "", pool: ControlConnectionPool | None = None) -> None:
         """`url` is the proxy's address (``http://127.0.0.1:8080``)."""
         self.url = url.rstrip("/")

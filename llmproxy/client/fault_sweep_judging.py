@@ -20,18 +20,18 @@ from llmproxy.calls_and_totals import Call
 from llmproxy.core.faults.kinds import KINDS
 from llmproxy.core.faults.parsing import BadFaults
 from llmproxy.core.faults.rules import (
-    FaultCandidate as Asked,
+    FaultCandidateCall as Asked,
     FaultKind,
     FaultRule,
     build_fault_candidate_call,
     can_fault_occur,
     matches_rule_filters,
 )
-from llmproxy.core.keys.mcp import is_tool_call
+from llmproxy.core.keys.mcp import is_mcp_tool_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import AGENT, Channel, Decision
-from llmproxy.trace.reading.recording_spans import parse_embedded_recording
+from llmproxy.trace.reading.recording_spans import parse_recording_json_of_call
 
 
 class PlannedFaultTrial(NamedTuple):
@@ -47,7 +47,7 @@ class PlannedFaultTrial(NamedTuple):
         return f"{self.kind.name}@{self.number}"
 
 
-def select_fault_kinds(asked: str) -> list[FaultKind]:
+def parse_fault_sweep_kinds(asked: str) -> list[FaultKind]:
     """Return the fault kinds of a sweep. Raises BadFaults for an unknown kind, or one that needs several calls."""
     names = [name.strip() for name in asked.partition(":")[2].split(",") if name.strip()]
     for name in names:
@@ -63,7 +63,7 @@ def select_fault_kinds(asked: str) -> list[FaultKind]:
 
 def plan_fault_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[PlannedFaultTrial]:
     replayed = [each for each in calls if each.party == AGENT and each.decision == Decision.REPLAY and each.key]
-    made = [(each, parse_embedded_recording(each)) for each in replayed]
+    made = [(each, parse_recording_json_of_call(each)) for each in replayed]
     found = [(each, build_fault_candidate_call(recording)) for each, recording in made if recording is not None]
     trials = []
     for kind in kinds:
@@ -112,7 +112,7 @@ class FaultSweepRunOutcome:
     hung: bool = False
 
 
-class TrialFinding(NamedTuple):
+class FaultTrialFinding(NamedTuple):
     trial: PlannedFaultTrial
     outcome: FaultTrialOutcome
     detail: str
@@ -145,33 +145,33 @@ def give_bound_hits_recorded_keys(calls: Sequence[Call], bound: set[int | None])
 
 def judge_fault_trial(
     trial: PlannedFaultTrial, went: FaultSweepRunOutcome, baseline: Sequence[FaultSweepRunOutcome]
-) -> TrialFinding:
+) -> FaultTrialFinding:
     """Compare with `baseline`, one or more undisturbed runs; differences among those are ignored."""
     mine = [call for call in went.calls if call.party == AGENT]
     before = [call for call in baseline[0].calls if call.party == AGENT]
     if not [call for call in mine if call.fault]:
-        return TrialFinding(trial, FaultTrialOutcome.UNMET, "the call did not come", weak=False)
+        return FaultTrialFinding(trial, FaultTrialOutcome.UNMET, "the call did not come", weak=False)
     missed = next((call for call in mine if call.miss), None)
     if went.hung:
         late = f"had not ended after {format_seconds(went.seconds)}"
-        return TrialFinding(trial, FaultTrialOutcome.HUNG, late, weak=True)
+        return FaultTrialFinding(trial, FaultTrialOutcome.HUNG, late, weak=True)
     if missed is not None:
         where = f"to a request that is not recorded, at {_number_missed_call(mine, missed)}"
-        return TrialFinding(trial, FaultTrialOutcome.WENT_ON, where, weak=False)
+        return FaultTrialFinding(trial, FaultTrialOutcome.WENT_ON, where, weak=False)
     if went.failed:
         weak = trial.kind.again or went.crashed
-        return TrialFinding(trial, FaultTrialOutcome.GAVE_UP, shorten(went.failed), weak=weak)
+        return FaultTrialFinding(trial, FaultTrialOutcome.GAVE_UP, shorten(went.failed), weak=weak)
     wrong = (
         went.wrong
         or _describe_calls_agent_omitted(trial, mine, before)
         or _describe_output_difference(went.said, [each.said for each in baseline])
     )
     if wrong:
-        return TrialFinding(trial, FaultTrialOutcome.QUIET, wrong, weak=True)
+        return FaultTrialFinding(trial, FaultTrialOutcome.QUIET, wrong, weak=True)
     asked, usual = (sum(call.key == trial.key for call in calls) for calls in (mine, before))
     times = format_count(asked - usual, "retry", "retries") if asked > usual else "not disturbed"
     extra_seconds = max(0.0, went.seconds - median(each.seconds for each in baseline))
-    return TrialFinding(trial, FaultTrialOutcome.RECOVERED, times, weak=False, extra_seconds=extra_seconds)
+    return FaultTrialFinding(trial, FaultTrialOutcome.RECOVERED, times, weak=False, extra_seconds=extra_seconds)
 
 
 def _number_missed_call(mine: Sequence[Call], missed: Call) -> str:
@@ -193,7 +193,7 @@ def _describe_calls_agent_omitted(trial: PlannedFaultTrial, mine: Sequence[Call]
     served.add((trial.key, trial.occurrence))
     models = [call for call in before if call.channel is not Channel.MCP]
     lacking = [str(n) for n, call in enumerate(models, 1) if (call.key, call.occurrence) not in served]
-    gone = [call for call in before if is_tool_call(call.operation) and (call.key, call.occurrence) not in served]
+    gone = [call for call in before if is_mcp_tool_call(call.operation) and (call.key, call.occurrence) not in served]
     tools = [call.operation.removeprefix(MCP_PREFIX) for call in gone]
     said = [f"call{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}"] if lacking else []
     return f"ended well, without {' and '.join([*said, *tools])}" if said or tools else ""
@@ -243,7 +243,7 @@ def find_failure_in_output(stdout: str, stderr: str, code: int) -> tuple[str, bo
     return (named if crashed and named else plain or lines or [f"exit code {code}"])[-1], crashed
 
 
-def format_sweep_findings(findings: Sequence[TrialFinding]) -> list[str]:
+def format_sweep_findings(findings: Sequence[FaultTrialFinding]) -> list[str]:
     rows = [("fault", "call", "", "what the agent did")]
     for kind, some in groupby(findings, lambda each: each.trial.kind.name):
         for _, alike in groupby(some, lambda each: (each.outcome, each.detail)):
@@ -265,7 +265,7 @@ def _format_ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def format_sweep_summary_lines(findings: Sequence[TrialFinding], typed: str) -> list[str]:
+def format_sweep_summary_lines(findings: Sequence[FaultTrialFinding], typed: str) -> list[str]:
     counts = Counter(each.outcome for each in findings)
     weak = [each for each in findings if each.weak]
     parts = [f"{counts[outcome]} {outcome.value}" for outcome in FaultTrialOutcome if counts[outcome]]
@@ -284,7 +284,7 @@ def format_sweep_summary_lines(findings: Sequence[TrialFinding], typed: str) -> 
     return [*lines, f"A robust agent {first.kind.sound}.", f"Run one alone: {typed.replace('FAULT', first.label)}"]
 
 
-def sweep_findings_to_json(findings: Sequence[TrialFinding]) -> list[dict[str, Any]]:
+def sweep_findings_to_json(findings: Sequence[FaultTrialFinding]) -> list[dict[str, Any]]:
     found = []
     for each in findings:
         about = {"kind": each.trial.kind.name, "call": each.trial.number, "outcome": each.outcome.value}

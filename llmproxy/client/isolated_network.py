@@ -195,7 +195,7 @@ _WITHOUT = "Without --only, `llmproxy doctor -- COMMAND` looks for programs that
 _NESTED = "It runs under a filter of system calls already: within another `run --only` leave --only out."
 
 
-def parse_allowed_address(text: str) -> Address | str:
+def parse_host_port_or_socket_path(text: str) -> Address | str:
     """Parse ``--only-allow``: host and port, or the path of a Unix socket. Raises SettingsError."""
     if "/" in text:
         return os.path.realpath(text)
@@ -207,7 +207,7 @@ def parse_allowed_address(text: str) -> Address | str:
     raise SettingsError(f"--only-allow {text}: this is no address.", hint=hint)
 
 
-def require_network_isolation() -> None:
+def require_network_namespace_support() -> None:
     """Try to create such a network. Raises MachineError if this machine does not allow it, with advice."""
     if not hasattr(os, "unshare") or platform.machine() not in ("x86_64", "aarch64"):
         raise MachineError(

@@ -28,7 +28,7 @@ import llmproxy
 from llmproxy.advice import NAME, build_own_pip_requirement
 from llmproxy.calls_and_totals import Totals
 from llmproxy.client.child_env import URL_VARIABLE
-from llmproxy.client.control import Control, ControlError
+from llmproxy.client.control import ControlApiClient, ControlError
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.protocol import STARTED_BY_VARIABLE, SUMMARY_VARIABLE
 from llmproxy.server_store_copies import is_postgres_url
@@ -73,7 +73,7 @@ def _run_version_command(words: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class InstalledProgramProbe:
+class LlmproxyInstallationProbe:
     installed: Callable[[str], bool] = lambda module: find_spec(module) is not None
     on_path: Callable[[str], Iterator[str]] = _list_llmproxy_on_path
     which: Callable[[str, str], str | None] = lambda name, path: shutil.which(name, path=path)
@@ -82,13 +82,13 @@ class InstalledProgramProbe:
     """Returns this package's name with an extra, as installers take it."""
 
 
-def find_proxy_command(env: Mapping[str, str], look: InstalledProgramProbe | None = None) -> ProxyCommand:
+def find_proxy_command(env: Mapping[str, str], look: LlmproxyInstallationProbe | None = None) -> ProxyCommand:
     """Return the command of a proxy that can run: the first of LLMPROXY_COMMAND, this environment, an ``llmproxy`` on
     PATH that has mitmproxy (each is asked: the first is often this environment's own), a version that uvx has
     downloaded, uvx, pipx. The last two install it first, and may hang offline: a notice says so. Raises MachineError:
     what to install.
     """
-    look = look or InstalledProgramProbe()
+    look = look or LlmproxyInstallationProbe()
     if words := tuple(shlex.split(env.get(COMMAND_VARIABLE, ""))):
         return ProxyCommand(words, COMMAND_VARIABLE)
     if look.installed("mitmproxy"):
@@ -146,8 +146,8 @@ class Proxy:
         self._guard = guard
 
     @property
-    def control(self) -> Control:
-        return Control(self.url)
+    def control(self) -> ControlApiClient:
+        return ControlApiClient(self.url)
 
     @property
     def log_text(self) -> str:
@@ -297,7 +297,7 @@ TOKEN_VARIABLE = "LLMPROXY_TOKEN"  # noqa: S105 (the name of a variable)
 @dataclass(slots=True)
 class ProxyHandle:
     url: str
-    control: Control
+    control: ControlApiClient
     process: Proxy | None
     exit_code: int | None = None
 
@@ -306,7 +306,7 @@ class ProxyHandle:
             self.exit_code = self.process.end()
 
 
-def read_env_proxy_url(env: Mapping[str, str]) -> str:
+def read_llmproxy_url(env: Mapping[str, str]) -> str:
     return env.get(URL_VARIABLE, "").strip().rstrip("/")
 
 
@@ -319,8 +319,8 @@ def ensure_proxy(
     Raises MachineError: none can be started, or none answers at LLMPROXY_URL.
     """
     token = env.get(TOKEN_VARIABLE, "")
-    if url := read_env_proxy_url(env):
-        control = Control(url, token=token)
+    if url := read_llmproxy_url(env):
+        control = ControlApiClient(url, token=token)
         control.health()
         yield ProxyHandle(url, control, None)
         return
@@ -328,7 +328,7 @@ def ensure_proxy(
     mine: ProxyHandle | None = None
     try:
         url = process.wait_ready()
-        mine = ProxyHandle(url, Control(url, token=token), process)
+        mine = ProxyHandle(url, ControlApiClient(url, token=token), process)
         yield mine
     finally:
         if mine is None:

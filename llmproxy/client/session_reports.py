@@ -148,7 +148,7 @@ def format_session_counts(report: SessionReport) -> str:
     return "; ".join(filter(None, [", ".join(counts), ", ".join(money)]))
 
 
-def list_miss_lines(texts: Sequence[str], prefix: str = "  ") -> list[str]:
+def list_shortened_misses_with_counts(texts: Sequence[str], prefix: str = "  ") -> list[str]:
     firsts = Counter(map(shorten_miss, texts))
     lines = [f"{prefix}{text}" + (f" ({number} times)" if number > 1 else "") for text, number in firsts.items()]
     more = [f"{prefix}... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []

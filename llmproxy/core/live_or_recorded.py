@@ -19,11 +19,11 @@ from typing import NamedTuple
 from llmproxy.amount_formatting import name_some
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import ToolCall
-from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, is_rpc_message, is_tool_call
+from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, is_mcp_tool_call, is_rpc_message
 from llmproxy.core.providers.provider_table import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
-from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.store.row_conversion import StoredCallSummary
-from llmproxy.core.traffic.canonical_json import LossyJson, parse_lossless_json
+from llmproxy.core.traffic.canonical_json import LossyJson, parse_json_or_raise_if_lossy
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.protocol import Channel, UnknownToolPolicy
 
@@ -32,7 +32,7 @@ _OF_MODELS = frozenset({*CHAT, "embeddings", "count_tokens", "models", "moderati
 
 
 @dataclass(frozen=True, slots=True)
-class LiveChannelSettings:
+class MixedLiveReplaySettings:
     channels: frozenset[Channel]
     unknown: UnknownToolPolicy = UnknownToolPolicy.ERROR
     read_only: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class LiveChannelSettings:
 def format_call_display_name(operation: str, provider: str, method: str, target: str) -> str:
     """Return a call's display name: the tool's name, else the MCP method; for HTTP, method, host and path."""
     if operation.startswith(MCP_PREFIX):
-        return operation.rpartition(" ")[2] if is_tool_call(operation) else operation.removeprefix(MCP_PREFIX)
+        return operation.rpartition(" ")[2] if is_mcp_tool_call(operation) else operation.removeprefix(MCP_PREFIX)
     return f"{method} {provider.removeprefix(HTTP_PREFIX)}{target.partition('?')[0]}"
 
 
@@ -59,7 +59,7 @@ def is_model_request(provider: str, operation: str, body: bytes) -> bool:
     if operation.partition("/")[0] not in _OF_MODELS:
         return False
     try:
-        return not is_rpc_message(parse_lossless_json(body)) if body else True
+        return not is_rpc_message(parse_json_or_raise_if_lossy(body)) if body else True
     except LossyJson:
         return True
 
@@ -91,7 +91,7 @@ class ToolStateAtRecordedCall(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedToolSequence:
+class ChangeCountsAtRecordedToolCalls:
     steps: Mapping[int, ToolStateAtRecordedCall] = field(default_factory=dict)
     changes: tuple[int, ...] = ()
     """Interactions that may have changed something, in order."""
@@ -106,9 +106,9 @@ def may_depend_on_tool_state(channel: Channel, operation: str) -> bool:
     return not (operation in _SETS_UP or operation in LISTS or operation.startswith(NOTIFICATION))
 
 
-def track_recorded_tool_state(
+def count_changes_before_tool_calls(
     rows: Iterable[StoredCallSummary], reading: Mapping[str, frozenset[str]], declared: Callable[[str], bool]
-) -> RecordedToolSequence:
+) -> ChangeCountsAtRecordedToolCalls:
     """Return the recorded calls with their states; `reading`: read-only tools by server, `declared`: by the user."""
 
     def changes(row: StoredCallSummary) -> bool:
@@ -128,7 +128,7 @@ def track_recorded_tool_state(
         name = format_call_display_name(row.operation, row.provider, row.method, row.target)
         steps[row.id] = ToolStateAtRecordedCall(len(made), changing, name, _find_overlapping_changes(found, at))
         made += [row.id] * changing
-    return RecordedToolSequence(steps, tuple(made), reading)
+    return ChangeCountsAtRecordedToolCalls(steps, tuple(made), reading)
 
 
 def may_change_tool_state(channel: Channel, method: str, operation: str) -> bool:
@@ -184,18 +184,18 @@ AreRequested = Callable[[Sequence[int]], bool]
 
 
 class ChosenRecording(NamedTuple):
-    recording: KeyedRecording | None = None
+    recording: RecordingHead | None = None
     why: str = ""
     """Empty if there are no recordings at all, or if one was chosen."""
 
 
 @dataclass(slots=True)
 class PartlyLiveSession:
-    asked: LiveChannelSettings
+    asked: MixedLiveReplaySettings
     parent: tuple[str, int]
     """Cassette and sample whose tool results are served."""
     child: str
-    path: RecordedToolSequence | None = None
+    path: ChangeCountsAtRecordedToolCalls | None = None
     """None until it is first read."""
     done: set[int] = field(default_factory=set)
     """Recorded changes that this run has made."""
@@ -228,8 +228,8 @@ class PartlyLiveSession:
         self._read.clear()
 
     def choose_recording(
-        self, path: RecordedToolSequence, key: Key, recordings: Sequence[KeyedRecording], *,
-        alike: Callable[[Sequence[KeyedRecording]], bool], announced: AreRequested, loose: bool = False,
+        self, path: ChangeCountsAtRecordedToolCalls, key: Key, recordings: Sequence[RecordingHead], *,
+        alike: Callable[[Sequence[RecordingHead]], bool], announced: AreRequested, loose: bool = False,
     ) -> ChosenRecording:  # fmt: skip
         """Return the recording that was answered in the state in which this run is now, and note what it changes.
 
@@ -259,7 +259,7 @@ class PartlyLiveSession:
         )
 
     def _explain_unusable_recording(
-        self, path: RecordedToolSequence, id_: int, step: ToolStateAtRecordedCall, announced: AreRequested
+        self, path: ChangeCountsAtRecordedToolCalls, id_: int, step: ToolStateAtRecordedCall, announced: AreRequested
     ) -> str:
         if self.parted:
             return f"{self.parted} went to a real tool, so no recorded state holds any more"
@@ -303,5 +303,5 @@ class PartlyLiveSession:
         }
 
 
-def _join_call_names(path: RecordedToolSequence, ids: Sequence[int]) -> str:
+def _join_call_names(path: ChangeCountsAtRecordedToolCalls, ids: Sequence[int]) -> str:
     return name_some((path.steps[each].name for each in ids), shown=_NAMED)

@@ -1,8 +1,8 @@
 """Replay of recorded MCP messages (the agent's tools) to another client in another run. Keys: `core.keys.mcp`.
 
-A request without a recording is answered so that the client's user can read the proxy's text (`build_refusal`), mostly
-with status 200: after a 404 clients start a new session (eight times). A recorded answer gets the present JSON-RPC id
-and progress token; all its other bytes stay. It is sent in parts: a server may send requests while it answers
+A request without a recording is answered so that the client's user can read the proxy's text, mostly with status 200
+(`build_mcp_refusal_response`): after a 404 clients start a new session (eight times). A recorded answer gets the
+present JSON-RPC id and progress token; all else stays. It is sent in parts: a server may send requests while it answers
 (sampling, elicitation, roots), and the next part is sent only after the client answered as recorded.
 """
 
@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.stream_events import (
     ByteReplacement,
-    JsonBodyPart,
+    JsonValueSpanInBody,
     apply_edits_to_chunks,
-    list_json_body_parts,
+    split_body_into_json_values,
 )
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -30,8 +30,8 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _decoder = json.JSONDecoder()
 
 
-def list_messages(response: Response) -> list[JsonBodyPart]:
-    return list_json_body_parts(response.mime_type, response.body)
+def list_mcp_messages(response: Response) -> list[JsonValueSpanInBody]:
+    return split_body_into_json_values(response.mime_type, response.body)
 
 
 def adapt_mcp_answer_ids(response: Response, recorded: bytes, asked: bytes) -> Response:
@@ -39,7 +39,7 @@ def adapt_mcp_answer_ids(response: Response, recorded: bytes, asked: bytes) -> R
     was, now = parse_jsonrpc_body(recorded), parse_jsonrpc_body(asked)
     if was.get("id") == now.get("id") and _token(was) == _token(now) and type(was.get("id")) is type(now.get("id")):
         return response
-    edits = [edit for part in list_messages(response) for edit in _list_edits(response.body, part, was, now)]
+    edits = [edit for part in list_mcp_messages(response) for edit in _list_edits(response.body, part, was, now)]
     if not edits:
         return response
     chunks = apply_edits_to_chunks(response.chunks, edits)
@@ -48,7 +48,7 @@ def adapt_mcp_answer_ids(response: Response, recorded: bytes, asked: bytes) -> R
 
 def answers(response: Response, asked: bytes) -> bool:
     id_ = parse_jsonrpc_body(asked).get("id")
-    found = (part.value for part in list_messages(response) if isinstance(part.value, dict))
+    found = (part.value for part in list_mcp_messages(response) if isinstance(part.value, dict))
     return id_ is not None and any("method" not in each and each.get("id") == id_ for each in found)
 
 
@@ -62,7 +62,9 @@ def _token(message: dict[str, Any]) -> object:
     return meta.get("progressToken") if isinstance(meta, dict) else None
 
 
-def _list_edits(body: bytes, part: JsonBodyPart, was: dict[str, Any], now: dict[str, Any]) -> Iterator[ByteReplacement]:
+def _list_edits(
+    body: bytes, part: JsonValueSpanInBody, was: dict[str, Any], now: dict[str, Any]
+) -> Iterator[ByteReplacement]:
     message = part.value
     if not isinstance(message, dict):
         return
@@ -76,7 +78,7 @@ def _list_edits(body: bytes, part: JsonBodyPart, was: dict[str, Any], now: dict[
 
 
 def _list_member_edits(
-    body: bytes, part: JsonBodyPart, path: tuple[str, ...], value: object
+    body: bytes, part: JsonValueSpanInBody, path: tuple[str, ...], value: object
 ) -> Iterator[ByteReplacement]:
     text = body[part.start : part.end].decode("utf-8", "surrogateescape")
     if (found := find_member_span(text, path)) is None:
@@ -112,49 +114,49 @@ MICROSECONDS = 1_000_000
 LAST_CHUNK = b"0\r\n\r\n"
 
 
-class AnswerPartCondition(Enum):
+class McpAnswerPrerequisiteKind(Enum):
     NOTHING = auto()
     ANSWER = auto()
-    """The client answered the server's request with the id `McpAnswerPartWithWait.what`."""
+    """The client answered the server's request with the id `McpAnswerPartAfterCondition.what`."""
     SERVED = auto()
-    """The interaction `McpAnswerPartWithWait.what` was served in this run."""
+    """The interaction `McpAnswerPartAfterCondition.what` was served in this run."""
     FOR_EVER = auto()
     """The recorded client left it open."""
     BROKEN = auto()
     """The server broke off: no answer can follow."""
 
 
-class McpAnswerPartWithWait(NamedTuple):
-    wait: AnswerPartCondition
+class McpAnswerPartAfterCondition(NamedTuple):
+    wait: McpAnswerPrerequisiteKind
     what: object
     data: bytes
 
 
-def split_at_server_requests(response: Response) -> list[McpAnswerPartWithWait] | None:
-    found = ((part.end, part.value) for part in list_messages(response) if isinstance(part.value, dict))
+def split_at_server_requests(response: Response) -> list[McpAnswerPartAfterCondition] | None:
+    found = ((part.end, part.value) for part in list_mcp_messages(response) if isinstance(part.value, dict))
     asked = [(end, message["id"]) for end, message in found if {"method", "id"} <= message.keys()]
     if not asked:
         return None
     body = response.body
-    turns, begin, wait, what = [], 0, AnswerPartCondition.NOTHING, None
+    turns, begin, wait, what = [], 0, McpAnswerPrerequisiteKind.NOTHING, None
     for said, id_ in asked:
         end = _find_event_end(body, said)
-        turns.append(McpAnswerPartWithWait(wait, what, body[begin:end]))
-        begin, wait, what = end, AnswerPartCondition.ANSWER, id_
-    return [*turns, McpAnswerPartWithWait(wait, what, body[begin:])]
+        turns.append(McpAnswerPartAfterCondition(wait, what, body[begin:end]))
+        begin, wait, what = end, McpAnswerPrerequisiteKind.ANSWER, id_
+    return [*turns, McpAnswerPartAfterCondition(wait, what, body[begin:])]
 
 
 def split_standalone_sse_stream(
     response: Response, started_at: float, messages: Sequence[tuple[float, int]]
-) -> list[McpAnswerPartWithWait]:
+) -> list[McpAnswerPartAfterCondition]:
     """Return a standalone stream, left open, in parts after `messages` (Unix seconds, interaction)."""
     times = [at for at, _ in messages]
     turns = []
     for chunk in response.chunks:
         before = bisect_right(times, started_at + chunk.offset / MICROSECONDS)
-        wait = AnswerPartCondition.SERVED if before else AnswerPartCondition.NOTHING
-        turns.append(McpAnswerPartWithWait(wait, messages[before - 1][1] if before else None, chunk.data))
-    return [*turns, McpAnswerPartWithWait(AnswerPartCondition.FOR_EVER, None, b"")]
+        wait = McpAnswerPrerequisiteKind.SERVED if before else McpAnswerPrerequisiteKind.NOTHING
+        turns.append(McpAnswerPartAfterCondition(wait, messages[before - 1][1] if before else None, chunk.data))
+    return [*turns, McpAnswerPartAfterCondition(McpAnswerPrerequisiteKind.FOR_EVER, None, b"")]
 
 
 def _find_event_end(body: bytes, at: int) -> int:
@@ -185,7 +187,7 @@ def may_ignore_unrecorded_message(operation: str) -> bool:
     return operation in (STREAM, END, DISCOVER) or operation.startswith(NOTIFICATION)
 
 
-def build_refusal(operation: str, body: bytes, text: str) -> tuple[int, Headers, bytes]:
+def build_mcp_refusal_response(operation: str, body: bytes, text: str) -> tuple[int, Headers, bytes]:
     if operation == STREAM:
         return 405, (("allow", "POST"),), b""
     if operation == END:
@@ -217,13 +219,13 @@ class ToolCallWithResult(NamedTuple):
     failed: bool
 
 
-def read_mcp_tool_call(one: Interaction) -> ToolCallWithResult | None:
+def read_mcp_call_with_result(one: Interaction) -> ToolCallWithResult | None:
     try:
         asked = json.loads(one.request.body)
         if not isinstance(asked, dict) or asked.get("method") != "tools/call":
             return None
         params = asked["params"]
-        messages = [part.value for part in list_messages(one.response)]
+        messages = [part.value for part in list_mcp_messages(one.response)]
         told = (m for m in reversed(messages) if "method" not in m and m.get("id") == asked.get("id"))
         arguments = json.dumps(params.get("arguments", {}), ensure_ascii=False)
         return ToolCallWithResult(str(params["name"]), arguments, *_read_result(next(told, {})))

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 
-from llmproxy.advice import format_command
-from llmproxy.core.keys.built_in_body_rules import NOTHING, RESPONSES, Action, Rule, Shape
-from llmproxy.core.keys.normalize import BodyShapeNormalizer, MadeBy
+from llmproxy.advice import format_llmproxy_command
+from llmproxy.core.keys.built_in_body_rules import NOTHING, RESPONSES, MemberAction, MemberRule, Shape
+from llmproxy.core.keys.normalize import BodyMemberRuleApplier, MadeBy
 from llmproxy.core.keys.user_rules import Rules, apply_normalize_rules, compile_normalize_rules
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.secrets.secret_kinds import SHORTEST
-from llmproxy.core.sessions.exchange import ResponseRecorder
-from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse_json, parse_lossless_json
+from llmproxy.core.sessions.exchange import ArrivingResponseCollector
+from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse_json, parse_json_or_raise_if_lossy
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, remove_headers
 from llmproxy.core.traffic.json_diff import Difference, clip, list_differences, list_unequal_values
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, SWITCHING, Frame, encode_frames_for_storage
@@ -31,13 +31,15 @@ from llmproxy.protocol import SHOWN_KEY
 Due = tuple[int, Frame]
 """Microseconds after the preceding message, and the message."""
 
-_EVENT_ID = {"event_id": Rule(Action.IGNORE, "SDKs make up a random one for the server's error messages")}
-_ID = Rule(Action.REFER, "names an item of this conversation")
+_EVENT_ID = {"event_id": MemberRule(MemberAction.IGNORE, "SDKs make up a random one for the server's error messages")}
+_ID = MemberRule(MemberAction.REFER, "names an item of this conversation")
 REALTIME = Shape(
     {
         **_EVENT_ID,
-        "item": Rule(
-            Action.WALK, "clients name items randomly", Shape({"id": Rule(Action.DECLARE, "random, yet it says which")})
+        "item": MemberRule(
+            MemberAction.WALK,
+            "clients name items randomly",
+            Shape({"id": MemberRule(MemberAction.DECLARE, "random, yet it says which")}),
         ),
         "item_id": _ID,
         "previous_item_id": _ID,
@@ -55,7 +57,7 @@ _ENOUGH = 50
 
 
 @dataclass(frozen=True, slots=True)
-class CanonicalFrame:
+class NormalizedWebSocketMessage:
     body: bytes
     tree: object
     """The JSON value; for other text the text itself; for bytes a description."""
@@ -63,26 +65,26 @@ class CanonicalFrame:
 
 class FrameCanonicalizer:
     def __init__(self, family: Family, operation: str, rules: Rules, made_by: MadeBy) -> None:
-        self._walk, self._rules = BodyShapeNormalizer(made_by), compile_normalize_rules(rules)
+        self._walk, self._rules = BodyMemberRuleApplier(made_by), compile_normalize_rules(rules)
         self._shape = SHAPES.get((family, operation.partition("/")[0]), NOTHING)
 
-    def __call__(self, data: str | bytes) -> CanonicalFrame:
+    def __call__(self, data: str | bytes) -> NormalizedWebSocketMessage:
         try:
-            tree = parse_lossless_json(data)
+            tree = parse_json_or_raise_if_lossy(data)
         except LossyJson:
             if isinstance(data, str):
-                return CanonicalFrame(data.encode("utf-8", "surrogatepass"), data)
-            return CanonicalFrame(b"\0" + data, f"{len(data)} bytes with sha256 {sha256(data).hexdigest()}")
+                return NormalizedWebSocketMessage(data.encode("utf-8", "surrogatepass"), data)
+            return NormalizedWebSocketMessage(b"\0" + data, f"{len(data)} bytes with sha256 {sha256(data).hexdigest()}")
         tree = apply_normalize_rules(tree, self._rules)
         if isinstance(tree, dict):
             self._walk.apply_shape(tree, self._shape)
-        return CanonicalFrame(dump(tree), tree)
+        return NormalizedWebSocketMessage(dump(tree), tree)
 
 
 @dataclass(frozen=True, slots=True)
-class FrameMismatch:
+class WebSocketMismatch:
     number: int
-    form: CanonicalFrame
+    form: NormalizedWebSocketMessage
     expected: int
     nearest: int | None
     """Number of the most similar recorded message; None if none was recorded."""
@@ -109,7 +111,7 @@ class FramePlayer:
     def server_speaks_first(self) -> bool:
         return bool(self._frames) and not self._frames[0].client
 
-    def on_message(self, data: str | bytes) -> list[Due] | FrameMismatch:
+    def on_message(self, data: str | bytes) -> list[Due] | WebSocketMismatch:
         """Handle the client's next message (redacted); return the server's messages that follow it."""
         form, number = self._here(data), self.heard + 1
         frame = self._frames[self._at] if self._at < len(self._frames) else None
@@ -127,16 +129,16 @@ class FramePlayer:
             self._at += 1
         return due
 
-    def _build_mismatch(self, number: int, form: CanonicalFrame) -> FrameMismatch:
+    def _build_mismatch(self, number: int, form: NormalizedWebSocketMessage) -> WebSocketMismatch:
         canon = self._canon()
         forms = [canon(frame.data) for frame in self._frames if frame.client and frame.close is None]
         order = sorted(range(len(forms)), key=lambda index: abs(index - number + 1))  # prefers the same position
         near = min(order[:_COMPARED], key=lambda index: _measure_distance(forms[index], form), default=None)
         places = () if near is None else tuple(list_differences(forms[near].tree, form.tree))
-        return FrameMismatch(number, form, len(forms), None if near is None else near + 1, places)
+        return WebSocketMismatch(number, form, len(forms), None if near is None else near + 1, places)
 
 
-def _measure_distance(old: CanonicalFrame, new: CanonicalFrame) -> int:
+def _measure_distance(old: NormalizedWebSocketMessage, new: NormalizedWebSocketMessage) -> int:
     if old.body == new.body:
         return 0
     if not isinstance(old.tree, dict) or not isinstance(new.tree, dict):
@@ -162,7 +164,7 @@ class FrameMissExplanation:
 
 
 def explain_frame_miss(
-    context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool = False
+    context: MissContext, recording: int, mismatch: WebSocketMismatch, *, records: bool = False
 ) -> FrameMissExplanation:
     text = "\n".join(_format_miss_lines(context, recording, mismatch, records=records))
     differences = [each.to_dict() for each in mismatch.differences]
@@ -171,7 +173,7 @@ def explain_frame_miss(
     return FrameMissExplanation(_format_reason(recording, mismatch), text, data)
 
 
-def _format_reason(recording: int, mismatch: FrameMismatch) -> str:
+def _format_reason(recording: int, mismatch: WebSocketMismatch) -> str:
     end = "; see llmproxy why"
     start = f"llmproxy: message {mismatch.number} is not in recording #{recording}"
     if mismatch.nearest is None:
@@ -190,7 +192,7 @@ def clip_close_reason(text: str, size: int) -> str:
     return text if len(data) <= size else data[: max(0, size - 3)].decode(errors="ignore") + "…"
 
 
-def _describe_cause(recording: int, mismatch: FrameMismatch) -> str:
+def _describe_cause(recording: int, mismatch: WebSocketMismatch) -> str:
     if mismatch.nearest is None:
         return f"the recorded client (#{recording}) said nothing"
     if not mismatch.differences:
@@ -203,7 +205,9 @@ def _describe_cause(recording: int, mismatch: FrameMismatch) -> str:
     return f"{which} {mismatch.nearest} of recording #{recording} differs at {clip(first.path, 80)}{looks}{more}"
 
 
-def _format_miss_lines(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool) -> list[str]:
+def _format_miss_lines(
+    context: MissContext, recording: int, mismatch: WebSocketMismatch, *, records: bool
+) -> list[str]:
     what = " ".join(clip(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
     anew = context.again.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
     lines = [
@@ -227,7 +231,7 @@ def _format_miss_lines(context: MissContext, recording: int, mismatch: FrameMism
         *(["connect again: the conversation that follows is recorded"] if records else []),
         f"record the conversation anew: {anew}",
         "if that changes by itself, let it not count: [tool.llmproxy.normalize] in pyproject.toml, ignore or scrub",
-        f"look closer: {format_command('why', context.store)}   {format_command(f'show {recording}', context.store)}",
+        "look closer: " + "   ".join(format_llmproxy_command(c, context.store) for c in ("why", f"show {recording}")),
     ]
     return [*lines, "What to do:", *(f"  {n}. {step}" for n, step in enumerate(todo, 1))]
 
@@ -245,7 +249,7 @@ _TERMINAL = frozenset({"response.done", "response.completed", "response.failed",
 """Types of the event after which no message of the server is pending (OpenAI's Realtime and Responses)."""
 
 
-class FrameRecorder(ResponseRecorder):
+class FrameRecorder(ArrivingResponseCollector):
     """One pending conversation; call `record_message` for each message, then `record_close`."""
 
     def __init__(self, redact: Redact, offset: int, headers: Headers) -> None:

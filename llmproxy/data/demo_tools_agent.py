@@ -39,7 +39,7 @@ class McpClient:
         self._child.communicate()
 
 
-def ask_model(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:
+def request_model_answer_with_tools(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:
     body = json.dumps({"model": "gpt-4o-mini", "messages": messages, "tools": tools}).encode()
     headers = {"content-type": "application/json", "authorization": f"Bearer {os.environ['OPENAI_API_KEY']}"}
     request = Request(f"{os.environ['OPENAI_BASE_URL']}/chat/completions", body, headers)  # noqa: S310 - its user's
@@ -58,7 +58,7 @@ def main() -> None:
     messages: list[dict[str, Any]] = [{"role": "user", "content": ASK}]
     sys.stdout.write(f"user       {ASK}\n")
     while True:
-        said = ask_model(messages, known)
+        said = request_model_answer_with_tools(messages, known)
         messages.append(said)
         if not said.get("tool_calls"):
             break

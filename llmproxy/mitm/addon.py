@@ -15,26 +15,26 @@ from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy import mode_specs
 
-from llmproxy.advice import ProxyStartCommandLine
+from llmproxy.advice import SuggestedCommandTemplate
 from llmproxy.calls_and_totals import Call, Totals
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.core.traffic.interaction import format_host
 from llmproxy.errors import LLMProxyError, SettingsError, ensure_program_prefix
-from llmproxy.mitm.client_layers import NextLayerChoice
+from llmproxy.mitm.client_layers import NextLayerChooser
 from llmproxy.mitm.interception import HttpConnectHandler
 from llmproxy.mitm.recorder import Recorder, deny_server_connection
 from llmproxy.mitm.serve import (
     OPTIONS,
     ProxyContextAndJournal,
     build_origin_guard,
-    end_connections,
-    open_store_and_journal,
+    build_proxy_context_and_journal,
+    drain_client_connections,
 )
 from llmproxy.mitm.socket_resets_and_limits import LowDescriptorConnectionCloser
 from llmproxy.report.proxy_console import format_console_call_line, format_totals
-from llmproxy.settings import SettingLayer, SettingSource, list_setting_options, load
+from llmproxy.settings import SettingLayer, SettingSource, list_options_of_settings, load
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class MitmdumpAddon:
         self._totals = Totals()
 
     def load(self, loader: Loader) -> None:
-        for option in list_setting_options():
+        for option in list_options_of_settings():
             if option.has_flag and option.name not in NOT_OURS:
                 loader.add_option(f"llmproxy_{option.name}", str, "", option.help)
 
@@ -90,8 +90,8 @@ class MitmdumpAddon:
             given = load(self._read_options(), os.environ, Path.cwd())
             given = given.add_unset_upstreams(parse_mitmproxy_mode_upstreams(ctx.options.mode))
             loaded = add_env_upstreams(given, os.environ)
-            start = ProxyStartCommandLine('mitmdump -s "$(llmproxy addon)"', in_mitmproxy=True)
-            self._built = open_store_and_journal(loaded, self._log_call, start)
+            start = SuggestedCommandTemplate('mitmdump -s "$(llmproxy addon)"', in_mitmproxy=True)
+            self._built = build_proxy_context_and_journal(loaded, self._log_call, start)
         except LLMProxyError as error:
             log.error("%s", ensure_program_prefix(error))  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]
@@ -102,14 +102,14 @@ class MitmdumpAddon:
         proxy.sockets = LowDescriptorConnectionCloser(
             lambda: ctx.master.addons.get("proxyserver")  # type: ignore[no-untyped-call]
         )
-        self.addons = [NextLayerChoice(proxy, http2=False), HttpConnectHandler(proxy, forward=True), Recorder(proxy)]
+        self.addons = [NextLayerChooser(proxy, http2=False), HttpConnectHandler(proxy, forward=True), Recorder(proxy)]
         for note in self._built.notes:
             log.warning("llmproxy: %s", note)
         config = proxy.engine.config
         log.info("llmproxy: mode %s, store %s, cassette %s", config.mode, config.store, config.cassette)
 
     def _read_options(self) -> Mapping[str, object]:
-        ours = (option for option in list_setting_options() if option.name not in NOT_OURS)
+        ours = (option for option in list_options_of_settings() if option.name not in NOT_OURS)
         given = ((option, getattr(ctx.options, f"llmproxy_{option.name}", "")) for option in ours)
         return {option.name: value.split(",") if option.repeat else value for option, value in given if value}
 
@@ -120,7 +120,8 @@ class MitmdumpAddon:
     async def done(self) -> None:
         if self._built is None:
             return
-        await end_connections(self._built.proxy, ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
+        server = ctx.master.addons.get("proxyserver")  # type: ignore[no-untyped-call]
+        await drain_client_connections(self._built.proxy, server)
         unused, notes = await self._built.close_and_list_unused()
         for text in notes:
             log.warning("llmproxy: %s", text)

@@ -34,8 +34,8 @@ from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from llmproxy.core.traffic import grpc
 from llmproxy.core.traffic.interaction import RESET, is_grpc
 from llmproxy.errors import RefusedError
-from llmproxy.mitm.http1.replay_layer import ReplayLayer
-from llmproxy.mitm.http1_parser import FramingError, HeadTooSlow, RequestReader
+from llmproxy.mitm.http1.replay_layer import RecordReplayLayer
+from llmproxy.mitm.http1_parser import BadHttp1Request, HeadTooSlow, Http1RequestParser
 from llmproxy.mitm.interception import is_own_listener
 from llmproxy.mitm.proxy_context import ProxyContext, build_response_bytes
 
@@ -64,8 +64,8 @@ class UnsupportedGrpc(RefusedError):
 
 
 @dataclass
-class StreamEndedHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """A stream has ended (`Recorder.stream_ended`)."""
+class Http2StreamEndedHook(commands.StartHook):  # type: ignore[no-untyped-call]
+    """A stream has ended (`Recorder.http2_stream_ended`)."""
 
     client: Client
     blocking = False
@@ -110,7 +110,7 @@ class StrictHttp2ServerLayer(Http2Server):
 
 
 class Http2Stream:
-    def __init__(self, context: Context, make: Callable[[Context], ReplayLayer], *, rpc: bool) -> None:
+    def __init__(self, context: Context, make: Callable[[Context], RecordReplayLayer], *, rpc: bool) -> None:
         """Start before the first request; `rpc`: only gRPC calls are served."""
         self.client = copy.copy(context.client)
         self.client.id, self.client.alpn, self.client.alpn_offers = str(uuid.uuid4()), None, (ALPN,)
@@ -139,8 +139,8 @@ class Http2Stream:
         return over and self.layer.is_between_requests
 
 
-class Http2Layer(layer.Layer):
-    def __init__(self, context: Context, proxy: ProxyContext, make: Callable[[Context], ReplayLayer]) -> None:
+class Http2ClientConnectionLayer(layer.Layer):
+    def __init__(self, context: Context, proxy: ProxyContext, make: Callable[[Context], RecordReplayLayer]) -> None:
         super().__init__(context)
         self._proxy, self._make = proxy, make
         self._server = StrictHttp2ServerLayer(context.fork())
@@ -191,7 +191,9 @@ class Http2Layer(layer.Layer):
             yield from self._receive_body(stream, event.data)
         elif isinstance(event, http_events.RequestEndOfMessage):
             if (held := stream.request) is not None:
-                yield from self._pass_held_request(stream, build_http1_head(held, whole=False, length=len(stream.held)))
+                yield from self._pass_held_request(
+                    stream, convert_http2_request_to_http1(held, whole=False, length=len(stream.held))
+                )
             yield from self._feed_layer(stream, stream.h1.send(h11.EndOfMessage()))
 
     # --- requests --------------------------------------------------------------------------------------------------
@@ -208,7 +210,9 @@ class Http2Layer(layer.Layer):
             stream.request = request
             yield from self._schedule_unfinished_grpc_check(stream)
         else:
-            yield from self._feed_layer(stream, stream.h1.send(build_http1_head(request, whole=event.end_stream)))
+            yield from self._feed_layer(
+                stream, stream.h1.send(convert_http2_request_to_http1(request, whole=event.end_stream))
+            )
 
     def _receive_body(self, stream: Http2Stream, data: bytes) -> Commands:
         if stream.request is None:
@@ -218,7 +222,7 @@ class Http2Layer(layer.Layer):
         if grpc.count_grpc_messages_capped(stream.held) > 1:
             yield from self._refuse_grpc_client_streaming(stream)
         elif len(stream.held) > self._proxy.engine.config.max_request:  # the layer says so, or lets it through
-            yield from self._pass_held_request(stream, build_http1_head(stream.request, whole=False))
+            yield from self._pass_held_request(stream, convert_http2_request_to_http1(stream.request, whole=False))
 
     def _pass_held_request(self, stream: Http2Stream, head: h11.Request) -> Commands:
         stream.request, body = None, h11.Data(data=bytes(stream.held))
@@ -252,7 +256,10 @@ class Http2Layer(layer.Layer):
         self._proxy.on_call(
             self._proxy.engine.accounting.record_sessionless_refusal(request.method, request.path, status, error)
         )
-        fields = [(name.encode(), value.encode()) for name, value in grpc.build_refusal(status, error.code, str(error))]
+        fields = [
+            (name.encode(), value.encode())
+            for name, value in grpc.build_grpc_refusal_headers(status, error.code, str(error))
+        ]
         yield from self._server.handle_event(
             http_events.ResponseHeaders(stream.number, build_http2_response_head(200, fields), end_stream=True)
         )
@@ -351,7 +358,7 @@ class Http2Layer(layer.Layer):
         for connection in [each for each, owner in self._upstream.items() if owner is stream]:
             yield commands.CloseConnection(connection)
             self._forget_upstream(connection)
-        yield StreamEndedHook(stream.client)
+        yield Http2StreamEndedHook(stream.client)
 
     def _forget_upstream(self, connection: Connection) -> None:
         self._upstream.pop(connection, None)
@@ -364,7 +371,7 @@ def read_reset_code_from_error(error: str) -> int | None:
     return int(found[1]) if found[1].isdecimal() else ErrorCodes.__members__.get(found[1])
 
 
-def build_http1_head(request: http.Request, *, whole: bool, length: int | None = None) -> h11.Request:
+def convert_http2_request_to_http1(request: http.Request, *, whole: bool, length: int | None = None) -> h11.Request:
     """Return a head as HTTP/1; `whole`: no body, `length`: its length. Raises h11.LocalProtocolError: impossible."""
     fields = [field for field in request.headers.fields if field[0] not in (b"cookie", b"host")]
     if cookies := request.headers.get_all("cookie"):
@@ -433,7 +440,7 @@ class ConnectHeadCheckLayer(layer.Layer):
             try:
                 if not is_connect_head_complete(self._held):
                     return
-            except FramingError as why:
+            except BadHttp1Request as why:
                 yield from self._refuse_connect(why)
             else:
                 yield from self._hand_over_to_layer(layers.HttpLayer(self.context, HTTPMode.regular))
@@ -445,7 +452,7 @@ class ConnectHeadCheckLayer(layer.Layer):
         yield from behind.handle_event(events.Start())
         yield from behind.handle_event(events.DataReceived(self.context.client, held))
 
-    def _refuse_connect(self, why: FramingError) -> Commands:
+    def _refuse_connect(self, why: BadHttp1Request) -> Commands:
         fields = (("content-type", "text/plain; charset=utf-8"),)
         client = self.context.client
         yield commands.SendData(client, build_response_bytes(why.status, fields, f"{why}\n".encode(), close=True))
@@ -475,8 +482,8 @@ def may_be_connect(data: bytes) -> bool:
 
 
 def is_connect_head_complete(data: bytes) -> bool:
-    """Return whether a CONNECT's head is complete. Raises FramingError: invalid, or without host and port."""
-    reader = RequestReader()
+    """Return whether a CONNECT's head is complete. Raises BadHttp1Request: invalid, or without host and port."""
+    reader = Http1RequestParser()
     reader.add_bytes(data)
     if (head := reader.take_head()) is None:
         return False
@@ -485,13 +492,13 @@ def is_connect_head_complete(data: bytes) -> bool:
     except ValueError:
         port = None
     if not port:
-        raise FramingError("llmproxy: a CONNECT names a host and a port, like api.openai.com:443.")
+        raise BadHttp1Request("llmproxy: a CONNECT names a host and a port, like api.openai.com:443.")
     return True
 
 
-class NextLayerChoice:
+class NextLayerChooser:
     def __init__(
-        self, proxy: ProxyContext, layer_class: type[ReplayLayer] = ReplayLayer, *, http2: bool = True
+        self, proxy: ProxyContext, layer_class: type[RecordReplayLayer] = RecordReplayLayer, *, http2: bool = True
     ) -> None:
         """Use a `layer_class` for each client; `http2`: for each of its streams too."""
         self._proxy, self._layer_class, self._http2 = proxy, layer_class, http2
@@ -532,11 +539,11 @@ class NextLayerChoice:
     def _serve(
         self, context: Context, data: bytes, origin: tuple[str, str, int] | None = None, *, front: bool = False
     ) -> layer.Layer:
-        def make(context: Context) -> ReplayLayer:
+        def make(context: Context) -> RecordReplayLayer:
             return self._layer_class(context, self._proxy, origin)
 
         if self._http2 and (context.client.alpn == ALPN or data.startswith(PREFACE)):
-            return Http2Layer(context, self._proxy, make)
+            return Http2ClientConnectionLayer(context, self._proxy, make)
         behind = make(context)
         if front:
             behind.attach_to_front(self._proxy.fronts.get((context.client.peername, context.client.sockname)))

@@ -28,17 +28,17 @@ _LENGTH = re.compile(r"[0-9]{1,18}")
 _HTTP2 = b"PRI * HTTP/2.0"
 
 
-class FramingError(RefusedError):
+class BadHttp1Request(RefusedError):
     """Bytes that are not one well-formed HTTP/1 request; the connection cannot continue."""
 
     code = "llmproxy_bad_request"
 
 
-class HeadTooLarge(FramingError):
+class HeadTooLarge(BadHttp1Request):
     status = 431
 
 
-class HeadTooSlow(FramingError):
+class HeadTooSlow(BadHttp1Request):
     status = 408
 
     def __init__(self, seconds: float) -> None:
@@ -48,7 +48,7 @@ class HeadTooSlow(FramingError):
         )
 
 
-class BodyTooSlow(FramingError):
+class BodyTooSlow(BadHttp1Request):
     """The body has begun, or was announced, and no more bytes arrive."""
 
     status = 408
@@ -75,7 +75,7 @@ class Head:
     """Lower-case value of Upgrade, if Connection names it."""
 
 
-class RequestReader:
+class Http1RequestParser:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._scanned = 0
@@ -99,7 +99,7 @@ class RequestReader:
         return data
 
     def take_head(self) -> Head | None:
-        """Return the next request's head, None if incomplete. Raises FramingError: no HTTP/1, or ambiguous."""
+        """Return the next request's head, None if incomplete. Raises BadHttp1Request: no HTTP/1, or ambiguous."""
         buffer = self._buffer
         while buffer[:2] == b"\r\n":  # RFC 9112 2.2: ignore empty lines before a request
             del buffer[:2]
@@ -110,7 +110,7 @@ class RequestReader:
         if end < 0:
             self._scanned = len(buffer)
             if _BARE_LINE_FEED.search(buffer):
-                raise FramingError("llmproxy: a line of the request's head ends without a carriage return.")
+                raise BadHttp1Request("llmproxy: a line of the request's head ends without a carriage return.")
             return None
         raw = bytes(buffer[: end + 4])
         del buffer[: end + 4]
@@ -122,7 +122,7 @@ class RequestReader:
         return head
 
     def take_received_body_part(self) -> tuple[bytes, bytes, bool]:
-        """Return the received (raw bytes, decoded bytes, is it all?), without trailers. Raises FramingError."""
+        """Return the received (raw bytes, decoded bytes, is it all?), without trailers. Raises BadHttp1Request."""
         if self._over:
             return b"", b"", True
         if self._chunked:
@@ -146,18 +146,18 @@ class RequestReader:
                 if self._left or len(buffer) < at + 2:
                     break
                 if buffer[at : at + 2] != b"\r\n":
-                    raise FramingError("llmproxy: a chunk of the request's body does not end where it says.")
+                    raise BadHttp1Request("llmproxy: a chunk of the request's body does not end where it says.")
                 raw += b"\r\n"
                 at, self._in_chunk = at + 2, False
                 continue
             line_end = buffer.find(b"\r\n", at)
             if line_end < 0:
                 if len(buffer) - at > MAX_HEAD:
-                    raise FramingError("llmproxy: a chunk's size line is too long.")
+                    raise BadHttp1Request("llmproxy: a chunk's size line is too long.")
                 break
             size = bytes(buffer[at:line_end]).split(b";", 1)[0].strip(b" \t")
             if not _SIZE.fullmatch(size):
-                raise FramingError(f"llmproxy: {_describe_line_safely(size)} is no chunk size.")
+                raise BadHttp1Request(f"llmproxy: {_describe_line_safely(size)} is no chunk size.")
             if int(size, 16) == 0:
                 if (after := self._find_trailers_end(line_end)) is None:
                     break
@@ -175,7 +175,7 @@ class RequestReader:
             return line_end + 4
         end = self._buffer.find(b"\r\n\r\n", line_end)
         if end < 0 and len(self._buffer) - line_end > MAX_HEAD:
-            raise FramingError("llmproxy: the trailers of the request's body are too long.")
+            raise BadHttp1Request("llmproxy: the trailers of the request's body are too long.")
         return None if end < 0 else end + 4
 
 
@@ -203,10 +203,10 @@ def _describe_line_safely(line: bytes) -> str:
 def _parse_head_bytes(raw: bytes) -> Head:
     lines = raw[:-4].split(b"\r\n")
     if lines[0] == _HTTP2:
-        raise FramingError("llmproxy: HTTP/2 is not served here; use HTTP/1.1.")
+        raise BadHttp1Request("llmproxy: HTTP/2 is not served here; use HTTP/1.1.")
     match = _REQUEST_LINE.fullmatch(lines[0])
     if match is None:
-        raise FramingError(f"llmproxy: {_describe_line_safely(lines[0])} is no HTTP/1 request line.")
+        raise BadHttp1Request(f"llmproxy: {_describe_line_safely(lines[0])} is no HTTP/1 request line.")
     headers: list[tuple[str, str]] = []
     lengths: set[str] = set()
     codings: list[str] = []
@@ -214,7 +214,7 @@ def _parse_head_bytes(raw: bytes) -> Head:
     for line in lines[1:]:
         name, colon, value = line.partition(b":")
         if not colon or not _TOKEN.fullmatch(name) or b"\n" in value or b"\r" in value or b"\0" in value:
-            raise FramingError(f"llmproxy: {_describe_line_safely(line)} is no header field.")
+            raise BadHttp1Request(f"llmproxy: {_describe_line_safely(line)} is no header field.")
         text = value.strip(b" \t").decode("latin-1")
         headers.append((name.decode("ascii"), text))
         match name.lower():
@@ -231,7 +231,7 @@ def _parse_head_bytes(raw: bytes) -> Head:
             case b"host":
                 hosts += 1
     if hosts > 1:
-        raise FramingError("llmproxy: the request names two Hosts.")
+        raise BadHttp1Request("llmproxy: the request names two Hosts.")
     http10 = match[3] == b"0"
     tokens = {token.strip() for token in connection.split(",")}
     return Head(
@@ -245,11 +245,13 @@ def _parse_head_bytes(raw: bytes) -> Head:
 def _determine_body_length(lengths: set[str], codings: list[str], *, http10: bool) -> int | None:
     if codings:
         if lengths or http10 or codings != ["chunked"]:
-            raise FramingError("llmproxy: content-length and transfer-encoding of the request contradict each other.")
+            raise BadHttp1Request(
+                "llmproxy: content-length and transfer-encoding of the request contradict each other."
+            )
         return None
     if len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
         given = ", ".join(sorted(lengths)).encode("latin-1")
-        raise FramingError(f"llmproxy: {_describe_line_safely(given)} is no content-length.")
+        raise BadHttp1Request(f"llmproxy: {_describe_line_safely(given)} is no content-length.")
     return int(lengths.pop()) if lengths else 0
 
 

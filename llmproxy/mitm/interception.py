@@ -37,7 +37,7 @@ from mitmproxy.certs import DEFAULT_DHPARAM, CertStore
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.tls import ClientHelloData, TlsData
 
-from llmproxy.core.control.endpoints import is_same_token
+from llmproxy.core.control.endpoints import is_same_control_token
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, printable, remove_program_prefix
@@ -112,7 +112,7 @@ def authorize_destination(
         raise HostNotForwarded(f"llmproxy: {shown} {why}", hint=hint)
     if is_loopback(client.peername[0]):
         return named
-    if not is_same_token(read_proxy_credentials(headers).password, proxy.token):
+    if not is_same_control_token(read_proxy_credentials(headers).password, proxy.token):
         raise RefusedError(f"llmproxy: {NEEDS_TOKEN}.")
     if not proxy.engine.dispatcher.is_host_in_scope(host, port):
         raise RefusedError(f"llmproxy: {ONLY_SCOPE}.")
@@ -152,7 +152,7 @@ class HttpConnectHandler:
             return "this proxy is reached by base URL; start it with --forward to use it as HTTPS_PROXY"
         user, password = read_proxy_credentials(decode_header_fields(flow.request.headers.fields))
         local = is_loopback(client.peername[0])
-        if not local and not is_same_token(password, self._proxy.token):
+        if not local and not is_same_control_token(password, self._proxy.token):
             return NEEDS_TOKEN
         if user is not None:
             self._proxy.users[client.id] = user
@@ -215,7 +215,7 @@ class CertificateAuthorityFiles(NamedTuple):
         return self.folder / BUNDLE
 
 
-def confdir() -> Path:
+def get_certificate_authority_folder() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")) / "llmproxy"
 
 

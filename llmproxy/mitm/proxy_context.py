@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
-from llmproxy.calls_and_totals import Call, CallLog
+from llmproxy.calls_and_totals import Call, RecentProxyCallLog
 from llmproxy.core.control.endpoints import ControlApiContext, SpansOf
 from llmproxy.core.control.stdio_tool_host import StdioClients
 from llmproxy.core.dialects.dialect_table import ERROR_HEADER, build_dialect_error_response, get_miss_status
@@ -27,18 +27,18 @@ from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.engine.concurrent_calls import ALL_PAUSES, LONGEST_PAUSE, LOOK
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fast_path import FastPathHit
-from llmproxy.core.mcp_answer_replay import build_refusal
+from llmproxy.core.mcp_answer_replay import build_mcp_refusal_response
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds
-from llmproxy.core.sessions.journal import get_journal_path
+from llmproxy.core.sessions.journal import get_decision_journal_path
 from llmproxy.core.traffic import grpc
 from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage, is_grpc
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.core.traffic.response_plan import serialize_response_head
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.socket_resets_and_limits import (
-    ConnectionWithIdleState,
+    IdleTrackingClientConnection,
     LowDescriptorConnectionCloser,
     is_client_process_idle,
 )
@@ -46,7 +46,7 @@ from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
 
 if TYPE_CHECKING:
     from llmproxy.core.control.endpoints import ControlRequest
-    from llmproxy.ui.mount_in_proxy import Viewer
+    from llmproxy.ui.mount_in_proxy import ProxyViewerRequestHandler
     from llmproxy.ui.page import ViewerResponse
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class BegunRequest(Protocol):
     exchange: Exchange | None
 
 
-class FastPathConnection(ConnectionWithIdleState, Protocol):
+class FastPathConnection(IdleTrackingClientConnection, Protocol):
     has_answered: Callable[[int], bool] | None
     """Returns whether the layer behind has got so many bytes, answered everything, and waits for a request."""
 
@@ -221,7 +221,7 @@ class ProxyContext(ControlApiContext):
     """Whether clients may use the proxy for hosts out of scope."""
     page_token: str = field(default_factory=partial(secrets.token_urlsafe, 18), kw_only=True)
     spans_of: SpansOf | None = field(default=interactions_to_span_json, kw_only=True)
-    watch: CallLog = field(default_factory=CallLog)
+    watch: RecentProxyCallLog = field(default_factory=RecentProxyCallLog)
     pace: Callable[[Exchange], Awaitable[float]] | None = None
     """Counts a call to a provider, and returns the seconds to wait; None without rates."""
     sockets: LowDescriptorConnectionCloser | None = None
@@ -232,7 +232,7 @@ class ProxyContext(ControlApiContext):
     _kept: asyncio.Future[str] | None = None
     """Answers whose storing began since the last query."""
     _ended: deque[AnswerAwaitingStorage] = field(default_factory=deque)
-    _viewer: Viewer | None = None
+    _viewer: ProxyViewerRequestHandler | None = None
     turns: ConcurrentAnswerEndSpacer = field(init=False)
     _called: bool = False
     """Whether the writer was scheduled for ended answers, and has not run yet."""
@@ -251,10 +251,10 @@ class ProxyContext(ControlApiContext):
         """
         text, missed, status = self.engine.redactor.text(str(error)), isinstance(error, MissError), error.status
         if mcp is not None:
-            status, headers, body = build_refusal(operation, mcp, text)
+            status, headers, body = build_mcp_refusal_response(operation, mcp, text)
             headers = (*headers, (ERROR_HEADER, error.code))
         elif is_grpc(asked):
-            headers = grpc.build_refusal(status, error.code, text, miss=missed)
+            headers = grpc.build_grpc_refusal_headers(status, error.code, text, miss=missed)
             return status, build_response_bytes(200, headers, b"", close=False)
         else:
             if missed and status == MissError.status:
@@ -271,11 +271,13 @@ class ProxyContext(ControlApiContext):
         if self._viewer is None:
             # Late: a start must not wait for what may never be opened.
             from llmproxy.report.live_report_reader import make_report_query_handler
-            from llmproxy.ui.mount_in_proxy import Viewer
+            from llmproxy.ui.mount_in_proxy import ProxyViewerRequestHandler
 
             engine, token, store = self.engine, self.token, self.engine.config.store
-            tests = make_report_query_handler(Path.cwd() / LAST_REPORT, get_journal_path(store))
-            self._viewer = Viewer(engine, self.watch, lambda: list(self.open.values()), token, self.page_token, tests)
+            tests = make_report_query_handler(Path.cwd() / LAST_REPORT, get_decision_journal_path(store))
+            self._viewer = ProxyViewerRequestHandler(
+                engine, self.watch, lambda: list(self.open.values()), token, self.page_token, tests
+            )
         return self._viewer.answer_request(asked)
 
     def forget_connection_state(self, client: str) -> None:

@@ -308,9 +308,9 @@ class Recorder(WebSocketHooks):
         else:
             self._proxy.report_abandoned(exchange)
 
-    stream_ended = client_disconnected
+    http2_stream_ended = client_disconnected
 
-    async def run_job(self, job: Callable[[], Awaitable[object]]) -> None:
+    async def await_coroutine(self, job: Callable[[], Awaitable[object]]) -> None:
         await job()
 
     def _build_unreachable_error(self, exchange: Exchange, cause: str, *, connected: bool = True) -> UpstreamError:
@@ -364,7 +364,7 @@ def rewrite_redirect_location(headers: Headers, exchange: Exchange) -> tuple[Hea
     )  # fmt: skip
     fields = overwrite_existing_header(headers, "location", kept)
     if (back := response_plan.rewrite_location_to_proxy(kept, exchange.place.prefix)) is None:
-        there = response_plan.find_redirect_host(fields)
+        there = response_plan.find_redirect_host_past_proxy(fields)
         exchange.note = f"leads to {there}, past this proxy: what follows is not recorded"
         return fields, ()
     return fields, ((b"location", back.encode("latin-1", "replace")),)

@@ -27,13 +27,13 @@ from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
 from llmproxy import protocol
-from llmproxy.advice import SUITE_MODE, ProxyStartCommandLine
+from llmproxy.advice import SUITE_MODE, SuggestedCommandTemplate
 from llmproxy.amount_formatting import format_count
 from llmproxy.calls_and_totals import (
     Call,
-    CallLog,
+    RecentProxyCallLog,
     Totals,
-    explain_exit,
+    explain_option_exit,
     find_fail_on_exit_code,
     find_strict_violations,
 )
@@ -41,26 +41,26 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.faults.parsing import load_faults
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.live_or_recorded import LiveChannelSettings
+from llmproxy.core.live_or_recorded import MixedLiveReplaySettings
 from llmproxy.core.providers.provider_table import get_call_channel
 from llmproxy.core.providers.upstreams_and_rates import CallRateLimiter
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange
-from llmproxy.core.sessions.journal import Journal, get_journal_path
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter, get_decision_journal_path
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, StoreReadOnly
 from llmproxy.mitm import interception
-from llmproxy.mitm.client_layers import NextLayerChoice
-from llmproxy.mitm.http1.fast_path import FastPathProxyserver, Front
+from llmproxy.mitm.client_layers import NextLayerChooser
+from llmproxy.mitm.http1.fast_path import FastPathAsyncioProtocol, FastPathProxyserver
 from llmproxy.mitm.interception import HttpConnectHandler, is_loopback
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.socket_resets_and_limits import LowDescriptorConnectionCloser, widen_backlog
 from llmproxy.parsers import parse_age_seconds
-from llmproxy.protocol import OFFLINE, Channel, Decision, Update
+from llmproxy.protocol import OFFLINE, Channel, Decision, UpdateMode
 from llmproxy.report.proxy_console import ProxyConsole, ProxyStartInfo
-from llmproxy.server_store_copies import find_postgres_of_local_copy, require_store_in_file
+from llmproxy.server_store_copies import find_postgres_of_local_copy, refuse_postgres_store_for_option
 from llmproxy.settings import Loaded, Settings, convert_listen_to_connect_host, format_shown_path
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ async def _ask_pacer_for_wait(whom: str, provider: str, *, model: bool) -> float
 @dataclass(frozen=True, slots=True)
 class ProxyContextAndJournal:
     proxy: ProxyContext
-    journal: Journal
+    journal: CallDecisionJournalWriter
     notes: tuple[str, ...]
 
     async def close(self) -> None:
@@ -135,7 +135,7 @@ class ProxyContextAndJournal:
 
 
 def build_engine_config(
-    settings: Settings, redirected: frozenset[str] = frozenset(), again: ProxyStartCommandLine | None = None
+    settings: Settings, redirected: frozenset[str] = frozenset(), again: SuggestedCommandTemplate | None = None
 ) -> EngineConfig:
     """Return the engine's configuration; `redirected` names providers with a user's upstream."""
     return EngineConfig(
@@ -143,12 +143,12 @@ def build_engine_config(
         bind=settings.bind, order_wait=settings.order_wait, update=settings.update,
         coalesce=settings.coalesce, miss_status=settings.miss_status, max_request=settings.max_request,
         max_age=parse_age_seconds(settings.max_age) if settings.max_age else None,
-        trial=settings.update in {Update.TRIAL, Update.CHANGED}, max_cost=settings.max_cost, change=settings.change,
-        store=settings.store, shown=format_shown_path(settings.store),
-        again=again or ProxyStartCommandLine(), cassette_dir=settings.cassette_dir, upstreams=dict(settings.upstream),
-        redirected=redirected, rules=Rules.from_settings(settings.normalize),
+        trial=settings.update in {UpdateMode.TRIAL, UpdateMode.CHANGED}, max_cost=settings.max_cost,
+        change=settings.change, store=settings.store, shown=format_shown_path(settings.store),
+        again=again or SuggestedCommandTemplate(), cassette_dir=settings.cassette_dir,
+        upstreams=dict(settings.upstream), redirected=redirected, rules=Rules.from_settings(settings.normalize),
         allow_live=settings.allow_live, allow_host=settings.allow_host, record_host=settings.record_host,
-        live=LiveChannelSettings(frozenset(settings.live), settings.unknown_tool, settings.read_only)
+        live=MixedLiveReplaySettings(frozenset(settings.live), settings.unknown_tool, settings.read_only)
         if settings.live else None,
         faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         match_credential=settings.match_credential, stubs=settings.stub,
@@ -156,19 +156,19 @@ def build_engine_config(
 
 
 def build_proxy_restart_command(
-    loaded: Loaded, env: Mapping[str, str], own: ProxyStartCommandLine | None = None
-) -> ProxyStartCommandLine:
+    loaded: Loaded, env: Mapping[str, str], own: SuggestedCommandTemplate | None = None
+) -> SuggestedCommandTemplate:
     """Return the command that starts this proxy again.
 
     A proxy started by another command (`run`, a test runner) is started by that command again: its variables are still
     set there, and the port is not the user's. A proxy started by hand often has a shell of its own.
     """
-    own, typed = own or ProxyStartCommandLine(), env.get(protocol.STARTED_BY_VARIABLE)
+    own, typed = own or SuggestedCommandTemplate(), env.get(protocol.STARTED_BY_VARIABLE)
     options = loaded.list_typed(environment=typed is None)
     if typed is not None:
         options = tuple(each for each in options if each != ("port", "0"))
         rest = "" if typed.endswith(SUITE_MODE) else " -- COMMAND"
-        return ProxyStartCommandLine(typed, rest, options) if typed else replace(own, options=options)
+        return SuggestedCommandTemplate(typed, rest, options) if typed else replace(own, options=options)
     names = dict.fromkeys(source.name for _, _, source in loaded.upstreams if source.is_sdk_variable)
     variables = tuple((name, env[name]) for name in names if name in env)
     port = 0 if own.in_mitmproxy else loaded.settings.port
@@ -176,16 +176,16 @@ def build_proxy_restart_command(
     return replace(own, options=options, variables=variables, page=page)
 
 
-def open_store_and_journal(
-    loaded: Loaded, on_call: Callable[[Call], None], start: ProxyStartCommandLine | None = None
+def build_proxy_context_and_journal(
+    loaded: Loaded, on_call: Callable[[Call], None], start: SuggestedCommandTemplate | None = None
 ) -> ProxyContextAndJournal:
     """Open the store and the journal; `on_call` gets each ended call. Raises LLMProxyError: they cannot be used."""
     named = frozenset(name for name, _, source in loaded.upstreams if not source.is_sdk_variable)
     config = build_engine_config(loaded.settings, named, build_proxy_restart_command(loaded, os.environ, start))
     require_file_store_for_options(config)
-    filed = import_cassette_files(config)
+    filed = import_cassette_dir_at_start(config)
     check_store_usable_at_start(config)
-    journal = Journal.open(get_journal_path(config.store), time.time)
+    journal = CallDecisionJournalWriter.open(get_decision_journal_path(config.store), time.time)
     if config.trial and not journal.is_kept:
         raise MachineError(journal.note, hint="What a trial saw is kept there: name a store elsewhere, --store PATH.")
     try:
@@ -198,7 +198,7 @@ def open_store_and_journal(
         raise
     notes = (*filed, journal.note, *engine.notes(), config.faults and config.faults.summary)
     settings = loaded.settings
-    watch = CallLog()
+    watch = RecentProxyCallLog()
 
     def record(call: Call) -> None:
         watch.record(call)
@@ -248,7 +248,7 @@ def require_file_store_for_options(config: EngineConfig) -> None:
         ("--live", config.live is not None),
     ):
         if given:
-            require_store_in_file(name, config.store)
+            refuse_postgres_store_for_option(name, config.store)
 
 
 def _make_folder(folder: Path) -> None:
@@ -258,7 +258,7 @@ def _make_folder(folder: Path) -> None:
         raise MachineError(f"cannot make the folder {format_shown_path(folder)}: {error.strerror or error}") from error
 
 
-def import_cassette_files(config: EngineConfig) -> list[str]:
+def import_cassette_dir_at_start(config: EngineConfig) -> list[str]:
     """Import the cassettes' files into the store; returns messages. Raises CassetteError: nothing was written."""
     if config.cassette_dir is None:
         return []
@@ -324,7 +324,7 @@ async def _serve_until_signal(loaded: Loaded, report: ProxyConsole, *, announce:
     settings = loaded.settings
     check_port_free(settings.host, settings.port)
     totals = Totals()
-    hints = [build_journal_ignore_advice]  # said with the first recording
+    hints = [advise_gitignore_of_call_journal]  # said with the first recording
 
     def on_call(call: Call) -> None:
         totals.add(call)
@@ -333,10 +333,10 @@ async def _serve_until_signal(loaded: Loaded, report: ProxyConsole, *, announce:
         if recorded and hints and (text := hints.pop()(settings.store)):
             report.note(text)
 
-    built = open_store_and_journal(loaded, on_call)
+    built = build_proxy_context_and_journal(loaded, on_call)
     proxy = built.proxy
     try:
-        server = EmbeddedMitmproxyServer(proxy, settings)
+        server = MitmproxyServerInProxyEventLoop(proxy, settings)
         port = await server.start_listening()
         proxy.engine.put_port_in_restart_command(port)
         gc.freeze()  # nothing of what a start makes is garbage: no collection need look at it again
@@ -441,7 +441,7 @@ def find_exit_code_and_reason(
         totals, unused, used=used, fail_on_miss=settings.fail_on_miss, strict=settings.strict
     )
     if doubts:
-        return Exit.MISS, explain_exit(Exit.MISS, "--strict" if settings.strict else "--fail-on-miss", *doubts)
+        return Exit.MISS, explain_option_exit(Exit.MISS, "--strict" if settings.strict else "--fail-on-miss", *doubts)
     forbidden = find_fail_on_exit_code(totals, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
     return forbidden or (Exit.OK, "")
 
@@ -485,9 +485,13 @@ def check_client_cert(path: Path) -> None:
             raise MachineError(f"--client-cert {each} cannot be used: {why}", hint=hint) from error
 
 
-class EmbeddedMitmproxyServer:
+class MitmproxyServerInProxyEventLoop:
     def __init__(
-        self, proxy: ProxyContext, settings: Settings, ours: tuple[object, ...] = (), front: type[Front] = Front
+        self,
+        proxy: ProxyContext,
+        settings: Settings,
+        ours: tuple[object, ...] = (),
+        front: type[FastPathAsyncioProtocol] = FastPathAsyncioProtocol,
     ) -> None:
         """`ours` are layer choice and recorder, if not the usual ones. Raises MachineError: no usable authority."""
         self._proxy = proxy
@@ -496,14 +500,18 @@ class EmbeddedMitmproxyServer:
             if settings.intercepts
             else interception.prepare_or_create_temporary_ca
         )
-        self.authority = prepare(interception.confdir())
+        self.authority = prepare(interception.get_certificate_authority_folder())
         http.MessageData.__post_init__ = object.__init__  # type: ignore[method-assign]  # checks nothing
         opts = options.Options()
         self._master = master.Master(opts)
         self._server = FastPathProxyserver(proxy, front)
         # Recorder.server_connect comes after Proxyserver, which may forbid a connection too but never allows one.
         proxy.sockets = LowDescriptorConnectionCloser(lambda: self._server)
-        ours = ours or (NextLayerChoice(proxy), HttpConnectHandler(proxy, forward=settings.intercepts), Recorder(proxy))
+        ours = ours or (
+            NextLayerChooser(proxy),
+            HttpConnectHandler(proxy, forward=settings.intercepts),
+            Recorder(proxy),
+        )
         addons = (core.Core(), self._server, *ours, next_layer.NextLayer(), interception.LazyTlsConfig())
         self._master.addons.add(*addons)  # type: ignore[no-untyped-call]
         listening = {"listen_host": settings.host, "listen_port": settings.port}
@@ -531,11 +539,11 @@ class EmbeddedMitmproxyServer:
     async def stop_serving(self) -> None:
         self._proxy.draining = True
         await self._server.servers.update([])
-        await end_connections(self._proxy, self._server)
+        await drain_client_connections(self._proxy, self._server)
         await self._master.done()
 
 
-async def end_connections(proxy: ProxyContext, server: proxyserver.Proxyserver | None) -> None:
+async def drain_client_connections(proxy: ProxyContext, server: proxyserver.Proxyserver | None) -> None:
     """Wait a while for open answers, then end every client connection, and so its upstream one; their hooks run."""
     proxy.draining = True
     await proxy.wait_until_idle(PATIENCE)
@@ -551,8 +559,8 @@ async def end_connections(proxy: ProxyContext, server: proxyserver.Proxyserver |
     await proxy.wait_until_idle(1.0)
 
 
-def build_journal_ignore_advice(store: Path) -> str:
-    journal = get_journal_path(store.absolute())
+def advise_gitignore_of_call_journal(store: Path) -> str:
+    journal = get_decision_journal_path(store.absolute())
     root = next((folder for folder in journal.parents if (folder / ".git").exists()), None)
     if root is None:
         return ""

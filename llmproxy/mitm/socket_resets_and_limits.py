@@ -58,7 +58,7 @@ _QUIET = 10.0
 """Seconds before the same warning is repeated."""
 
 
-class ConnectionWithIdleState(Protocol):
+class IdleTrackingClientConnection(Protocol):
     heard: float
     """Unix time of the last bytes; 0 for never."""
 
@@ -78,7 +78,7 @@ class LowDescriptorConnectionCloser:
         self._reopening: asyncio.Task[None] | None = None
         self._said = -_QUIET
 
-    def make_room(self, clients: Collection[ConnectionWithIdleState], descriptor: int | None = None) -> None:
+    def make_room(self, clients: Collection[IdleTrackingClientConnection], descriptor: int | None = None) -> None:
         limit = _get_descriptor_limit()
         if descriptor is not None and descriptor < limit - SPARE:
             return
@@ -94,7 +94,7 @@ class LowDescriptorConnectionCloser:
             )
 
     def make_room_on_accept_errors(
-        self, loop: asyncio.AbstractEventLoop, clients: Collection[ConnectionWithIdleState]
+        self, loop: asyncio.AbstractEventLoop, clients: Collection[IdleTrackingClientConnection]
     ) -> None:
         """Make room when the system refuses a new connection: asyncio retries a second later."""
 

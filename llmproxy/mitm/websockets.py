@@ -28,7 +28,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.journal import JournaledMiss
 from llmproxy.core.traffic.interaction import Request, Response, header
 from llmproxy.core.traffic.response_plan import NOT_REPLAYED
-from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING, Frame, parse_recorded_frames
+from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING, Frame, parse_recorded_websocket_frames
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.mitm.http1_parser import Head
 from llmproxy.mitm.proxy_context import ProxyContext
@@ -41,7 +41,7 @@ PIECE = 1 << 20
 _KEY_MARK = "openai-insecure-api-key."
 
 
-class WebSocketUpgradeRefused(RefusedError):
+class WebSocketUpgradeRequiredError(RefusedError):
     """A refused upgrade: at 426 clients such as Codex use HTTP at once; others cost seconds of reconnects."""
 
     code = "llmproxy_websocket"
@@ -222,7 +222,7 @@ class ReplayedWebSocket:
                 lambda name: store.find_id_origin(session.cassette, session.sample, name) if store else None,
             )
 
-        return ws_replay.FramePlayer(parse_recorded_frames(response.body), canon)
+        return ws_replay.FramePlayer(parse_recorded_websocket_frames(response.body), canon)
 
     def accept_upgrade(self, more: bytes) -> Commands:
         """Accept the upgrade and send the server's first messages; `more` are the bytes after the head."""
@@ -320,10 +320,12 @@ class ReplayedWebSocket:
         engine, exchange = self._engine, self._exchange
         plain = redact_websocket_message(engine, exchange, data)
         said = self._player.on_message(plain)
-        first = isinstance(said, ws_replay.FrameMismatch) and said.number == 1 and not self._player.server_speaks_first
+        first = (
+            isinstance(said, ws_replay.WebSocketMismatch) and said.number == 1 and not self._player.server_speaks_first
+        )
         if first and self._take_other_recording(plain):
             said = self._player.on_message(plain)
-        if isinstance(said, ws_replay.FrameMismatch):
+        if isinstance(said, ws_replay.WebSocketMismatch):
             yield from self._close_missed(said)
         else:
             self._mark_recording_served()
@@ -346,7 +348,7 @@ class ReplayedWebSocket:
                 continue
             response = store.response(slot.id)
             player = self._make_player(response)
-            if not player.server_speaks_first and not isinstance(player.on_message(first), ws_replay.FrameMismatch):
+            if not player.server_speaks_first and not isinstance(player.on_message(first), ws_replay.WebSocketMismatch):
                 exchange.slot, exchange.kept.interaction = slot, slot.id
                 self._player, self._response = self._make_player(response), response
                 self._player.take_server_frames(response.head_offset)
@@ -385,7 +387,7 @@ class ReplayedWebSocket:
             self._wakeup = commands.RequestWakeup(max(0.0, self._due[0][0] - now))
             yield self._wakeup
 
-    def _close_missed(self, mismatch: ws_replay.FrameMismatch) -> Commands:
+    def _close_missed(self, mismatch: ws_replay.WebSocketMismatch) -> Commands:
         engine, exchange = self._engine, self._exchange
         session = exchange.session
         records = session.policy.on_miss is Decision.RECORD

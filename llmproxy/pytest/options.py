@@ -16,9 +16,9 @@ import pytest
 
 from llmproxy.errors import LLMProxyError, SettingsError, ensure_program_prefix
 from llmproxy.parsers import join_with_and
-from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
+from llmproxy.protocol import UPDATE_VARIABLE, Mode, UpdateMode
 from llmproxy.report.events import Handler
-from llmproxy.report.report_kinds import CHOICES, create_report_handler
+from llmproxy.report.report_kinds import CHOICES, create_report_event_handler
 from llmproxy.report.scenario_rows import read_baseline
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def build_rerun_command(config: pytest.Config, test: str = "", more: str = "", o
 def read_update_option(config: pytest.Config) -> str:
     """Return the update of recordings: ``all``, ``changed``, ``trial`` or empty. Raises ValueError."""
     options = config.known_args_namespace
-    trial = "" if CHANGES in TAKEN or not getattr(options, "llmproxy_changes", False) else Update.TRIAL.value
+    trial = "" if CHANGES in TAKEN or not getattr(options, "llmproxy_changes", False) else UpdateMode.TRIAL.value
     update = "" if UPDATE in TAKEN else getattr(options, "llmproxy_update", None) or ""
     typed = [
         f"{UPDATE} {update}" if update else "", CHANGES if trial else "",
@@ -121,9 +121,9 @@ def read_update_option(config: pytest.Config) -> str:
     if len(both := list(filter(None, typed))) > 1:
         raise ValueError(f"{' and '.join(both)} exclude each other: give either")
     asked = update or trial or ("" if typed[2] else os.environ.get(UPDATE_VARIABLE, ""))
-    if asked and asked not in set(Update):
-        raise ValueError(f"{UPDATE_VARIABLE} is {asked!r}; it can be {', '.join(Update)}")
-    return "" if asked == Update.NONE else asked
+    if asked and asked not in set(UpdateMode):
+        raise ValueError(f"{UPDATE_VARIABLE} is {asked!r}; it can be {', '.join(UpdateMode)}")
+    return "" if asked == UpdateMode.NONE else asked
 
 
 def runs_tests_in_workers(config: pytest.Config) -> bool:
@@ -132,18 +132,18 @@ def runs_tests_in_workers(config: pytest.Config) -> bool:
     return asked and "PYTEST_XDIST_WORKER" not in os.environ
 
 
-def make_report_handlers(config: pytest.Config, store: Callable[[], Path | None]) -> list[Handler]:
+def make_scenario_report_writers(config: pytest.Config, store: Callable[[], Path | None]) -> list[Handler]:
     """Return handlers for scenario reports on `store`; none in xdist's workers. Raises pytest.UsageError."""
     asked = config.getoption(REPORT, default=[])
     if not asked or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
         return []
     try:
-        return [create_report_handler(text, store) for text in asked]
+        return [create_report_event_handler(text, store) for text in asked]
     except LLMProxyError as error:
         raise pytest.UsageError(str(error).replace("--report", REPORT)) from error
 
 
-def read_baseline_option(config: pytest.Config) -> Path | None:
+def read_baseline_path_option(config: pytest.Config) -> Path | None:
     """Return the baseline report; None without, and in xdist's workers. Raises pytest.UsageError."""
     given = config.getoption(BASELINE, default=None)
     if not given or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
@@ -164,10 +164,10 @@ def make_shard_plugin(config: pytest.Config) -> ShardPlugin:
     text, times = config.getoption(SHARD, default=None), config.getoption(SHARD_TIMES, default=None)
     if text is None:
         raise pytest.UsageError(f"llmproxy: {SHARD_TIMES} balances parts of a run: it goes with {SHARD} 1/10")
-    from llmproxy.report.sharding import parse_shard, read_test_times  # late: mostly unused
+    from llmproxy.report.sharding import parse_shard, read_test_times_from_report  # late: mostly unused
 
     try:
-        known = {} if times is None else read_test_times(config.invocation_params.dir / times, SHARD_TIMES)
+        known = {} if times is None else read_test_times_from_report(config.invocation_params.dir / times, SHARD_TIMES)
         return ShardPlugin(parse_shard(text, SHARD), known)
     except SettingsError as error:
         raise pytest.UsageError(f"llmproxy: {error}") from error

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from llmproxy.client.child_env import build_path_run_variable, in_ci
-from llmproxy.client.proxy_process import read_env_proxy_url
+from llmproxy.client.proxy_process import read_llmproxy_url
 from llmproxy.errors import LLMProxyError, ensure_program_prefix
-from llmproxy.protocol import OFFLINE, RUN_VARIABLE as RUN_SESSION, Update
+from llmproxy.protocol import OFFLINE, RUN_VARIABLE as RUN_SESSION, UpdateMode
 from llmproxy.pytest import options, run_summary, shared_proxy
-from llmproxy.pytest.run_proxies import RUN_VARIABLE, WorkerProxyLauncher, WorkerProxyRequester
-from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
-from llmproxy.pytest.shared_proxy import FAULTS, FIXTURE, PerTestSession, PytestPluginState, choose_mode
+from llmproxy.pytest.run_proxies import RUN_VARIABLE, XdistControllerProxyLauncher, XdistWorkerProxyUrlRequester
+from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunListenerPlugin
+from llmproxy.pytest.shared_proxy import FAULTS, FIXTURE, ProxySessionOfTest, PytestPluginState, choose_test_mode
 from llmproxy.report.events import HOST
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def is_suite_file_name(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in _SUITE_NAMES)
 
 
-def is_suite_file(path: Path) -> bool:
+def has_suite_file_content(path: Path) -> bool:
     """Return whether a file looks like a suite by its top-level keys, unparsed: it may be invalid."""
     try:
         with path.open("rb") as file:
@@ -99,7 +99,7 @@ def is_suite_file(path: Path) -> bool:
     return _SCHEMA in text[:1000] or len(keys & SUITE_KEYS) * 2 > len(keys)
 
 
-__all__ = ["PerTestSession", "choose_mode", "llmproxy", "scenario_reporter"]
+__all__ = ["ProxySessionOfTest", "choose_test_mode", "llmproxy", "scenario_reporter"]
 
 MARKER = (
     "llmproxy(cassette=None, mode=None, speed=None, exhausted=None, sample=None, live=None): "
@@ -139,16 +139,16 @@ def pytest_configure(config: pytest.Config) -> None:
         from llmproxy.scenario.config import ScenarioConfig
 
         ScenarioConfig.configure(verbose=True, debug=True)
-    config.stash[LISTENER] = ScenarioRunPlugin(run, keep_events=keep, debug=debug)
+    config.stash[LISTENER] = ScenarioRunListenerPlugin(run, keep_events=keep, debug=debug)
     config.pluginmanager.register(config.stash[LISTENER], "llmproxy-scenarios")
     sharding = None
     if config.getoption(options.SHARD, default=None) or config.getoption(options.SHARD_TIMES, default=None):
         sharding = options.make_shard_plugin(config)
         config.pluginmanager.register(sharding, "llmproxy-sharding")
-    handlers = options.make_report_handlers(config, lambda: run.find_store(suites=bool(collector.rows)))
+    handlers = options.make_scenario_report_writers(config, lambda: run.find_store(suites=bool(collector.rows)))
     keeps_results = not (hasattr(config, "workerinput") or config.getoption(options.REJUDGE, default=None))
     collector = run_summary.RunSummaryPlugin(handlers, run if keeps_results else None)
-    collector.baseline, collector.sharding = options.read_baseline_option(config), sharding
+    collector.baseline, collector.sharding = options.read_baseline_path_option(config), sharding
     config.pluginmanager.register(collector, "llmproxy-summary")
 
 
@@ -158,18 +158,18 @@ def _set_up_run(config: pytest.Config) -> None:
     run = config.stash[_RUN] = PytestPluginState(config, taken=set(options.TAKEN))
     why = "belongs to another plugin; use the ini setting or LLMPROXY_*"
     run.notes += [f"the option {flag} {why}" for flag in sorted(options.TAKEN)]
-    run.within_run = bool(read_env_proxy_url(os.environ)) and bool(os.environ.get(RUN_SESSION))
+    run.within_run = bool(read_llmproxy_url(os.environ)) and bool(os.environ.get(RUN_SESSION))
     try:
         mode = run.choose_mode()
     except ValueError as error:
         raise pytest.UsageError(ensure_program_prefix(f"mode {error}")) from error
-    run.asked = WorkerProxyRequester.from_variable(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
+    run.asked = XdistWorkerProxyUrlRequester.from_variable(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
     wanted = _is_plugin_used(config, run)
     if not options.runs_tests_in_workers(config):
         if wanted:
             run.prepare_proxy(mode)
-    elif not read_env_proxy_url(os.environ):
-        run.proxies = WorkerProxyLauncher(os.environ, config.rootpath)
+    elif not read_llmproxy_url(os.environ):
+        run.proxies = XdistControllerProxyLauncher(os.environ, config.rootpath)
         os.environ[RUN_VARIABLE] = run.proxies.address
         run.notes += filter(None, [run.proxies.reserved.notice if wanted else ""])
 
@@ -206,7 +206,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFileC
     """Collect a suite; a file that only has such a name is ignored, unless named by the user."""
     if not is_suite_file_name(file_path.name):
         return None
-    if not is_suite_file(file_path) and not parent.session.isinitpath(file_path):
+    if not has_suite_file_content(file_path) and not parent.session.isinitpath(file_path):
         with suppress(Warning):  # where warnings are errors, somebody else's file must not become one
             parent.warn(pytest.PytestCollectionWarning(f"{file_path} is no suite of llmproxy; it is left alone"))
         return None
@@ -266,14 +266,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         try:
             asked = [config.stash[LISTENER].read_options(item) for item in users]
             live = any(each.mode not in OFFLINE or each.live for each in asked)
-            run.shared.start(live=live or options.read_update_option(config) == Update.CHANGED)
+            run.shared.start(live=live or options.read_update_option(config) == UpdateMode.CHANGED)
             HOST.ready = run.shared.wait_ready
         except (LLMProxyError, ValueError):
             return  # the first test that needs it says why
 
 
 @pytest.fixture
-def llmproxy(request: pytest.FixtureRequest) -> Iterator[PerTestSession]:
+def llmproxy(request: pytest.FixtureRequest) -> Iterator[ProxySessionOfTest]:
     """Record or replay this test's LLM calls in its own cassette; gives the session (`report()`, `misses`, `url`)."""
     run = request.config.stash[_RUN]
     shared, late = run.shared, run.late
@@ -323,7 +323,7 @@ def pytest_runtest_makereport(
     if test_session is not None and call.excinfo is not None and call.when == "call":
         missed = run_summary.read_reported_misses(test_session)
         if missed and not any(item.config.getoption(name, default=False) for name in ("fulltrace", "usepdb")):
-            run_summary.hide_library_frames(call.excinfo.value)
+            run_summary.hide_third_party_frames(call.excinfo.value)
     report = yield
     if test_session is None:
         return report
@@ -338,8 +338,8 @@ def pytest_runtest_makereport(
         others, more = shared_proxy.list_tests_of_same_cassette(item), f" {options.UPDATE}=all"
         anew = "" if run.within_run else options.build_rerun_command(item.config, item.nodeid, more, others)
         missed = run_summary.read_reported_misses(test_session) if missed is None else missed
-        run_summary.expand_quoted_misses(report, missed)
-        report.sections += run_summary.build_miss_sections(test_session, missed, report.longreprtext, anew)
+        run_summary.unfold_one_line_misses_in_report(report, missed)
+        report.sections += run_summary.build_failed_test_miss_sections(test_session, missed, report.longreprtext, anew)
     return report
 
 

@@ -1,7 +1,7 @@
 """The proxies of a pytest run: one for each set of start options, started by the first process that needs it.
 
-xdist's controller starts them (`WorkerProxyLauncher`) and publishes its address in an environment variable; a worker
-asks over a connection (`WorkerProxyRequester`), whose end closes the worker's open session. A process without a
+xdist's controller starts them (`XdistControllerProxyLauncher`) and publishes its address in an environment variable; a
+worker asks over a connection (`XdistWorkerProxyUrlRequester`), whose end closes its open session. A process without a
 controller, or in another folder, starts its own (`PytestProxyProcess`). Proxies end with the controller, even if that
 is killed.
 """
@@ -20,11 +20,11 @@ from threading import Lock, Thread
 from typing import Any, Self
 
 from llmproxy.client import proxy_process
-from llmproxy.client.control import Control, ControlError
-from llmproxy.client.proxy_process import Proxy, ProxyCommand, begin_proxy_start, find_proxy_command, read_env_proxy_url
+from llmproxy.client.control import ControlApiClient, ControlError
+from llmproxy.client.proxy_process import Proxy, ProxyCommand, begin_proxy_start, find_proxy_command, read_llmproxy_url
 from llmproxy.errors import MachineError
 from llmproxy.files import create_gitignored_folder
-from llmproxy.protocol import DEFAULT_HOST, OFFLINE, UPDATE_VARIABLE, Mode, Update
+from llmproxy.protocol import DEFAULT_HOST, OFFLINE, UPDATE_VARIABLE, Mode, UpdateMode
 from llmproxy.server_store_copies import find_postgres_of_local_copy
 from llmproxy.settings import load
 
@@ -82,7 +82,7 @@ class PytestProxyProcess:
             self._place = None
 
 
-class WorkerProxyLauncher:
+class XdistControllerProxyLauncher:
     def __init__(self, env: Mapping[str, str], folder: Path) -> None:
         self._env, self._folder = dict(env), folder
         self.reserved = PytestProxyProcess(self._env, folder)
@@ -120,7 +120,7 @@ class WorkerProxyLauncher:
                 session = line.strip()
         if session:
             with suppress(ControlError):
-                control = Control(url, token=self._env.get(proxy_process.TOKEN_VARIABLE, ""))
+                control = ControlApiClient(url, token=self._env.get(proxy_process.TOKEN_VARIABLE, ""))
                 control.close_session(session, complete=False, interrupted=True)  # its worker died
 
     def _start_requested(self, asked: Mapping[str, Any]) -> str:
@@ -139,7 +139,7 @@ class WorkerProxyLauncher:
                 each.end()
 
 
-class WorkerProxyRequester:
+class XdistWorkerProxyUrlRequester:
     def __init__(self, told: Mapping[str, Any], place: str = "") -> None:
         """Do nothing yet; `place` identifies proxies with other options than that of the base URLs."""
         self._told, self._place = told, place
@@ -153,8 +153,8 @@ class WorkerProxyRequester:
         told = json.loads(value) if value else {}
         return cls(told) if told.get("folder") == str(folder) else None
 
-    def with_options(self, options: Sequence[str]) -> WorkerProxyRequester:
-        return WorkerProxyRequester(self._told, json.dumps(options))
+    def with_options(self, options: Sequence[str]) -> XdistWorkerProxyUrlRequester:
+        return XdistWorkerProxyUrlRequester(self._told, json.dumps(options))
 
     def start(self, options: Sequence[str], typed: str = "", update: str = "") -> None:
         if self._lines is None:
@@ -203,7 +203,7 @@ class PytestProcessResources:
     rejudge: str = ""
     """JSON report whose runs are judged again; empty if agents are run."""
     restored_env: Callable[[], AbstractContextManager[object]] = nullcontext
-    asked: WorkerProxyRequester | None = None
+    asked: XdistWorkerProxyUrlRequester | None = None
     _url: str = ""
     _failed: str = ""
     _open: ExitStack = field(default_factory=ExitStack)
@@ -221,8 +221,8 @@ class PytestProcessResources:
         return self._url
 
     def _start_proxy(self, env: Mapping[str, str]) -> str:
-        if url := read_env_proxy_url(env):
-            Control(url, token=env.get(proxy_process.TOKEN_VARIABLE, "")).health()
+        if url := read_llmproxy_url(env):
+            ControlApiClient(url, token=env.get(proxy_process.TOKEN_VARIABLE, "")).health()
             return url
         words = self._proxy_options(env)
         proxy = self.asked.with_options(words) if self.asked is not None else PytestProxyProcess(dict(env), self.root)
@@ -238,7 +238,7 @@ class PytestProcessResources:
         known = load({}, env, self.root)
         on_server = find_postgres_of_local_copy(known.settings.store) is not None
         words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
-        live = self.mode not in OFFLINE or self.update == Update.CHANGED
+        live = self.mode not in OFFLINE or self.update == UpdateMode.CHANGED
         words += ["--allow-live"] if live else []
         if known.is_default("store"):
             words.append(f"--store={self.find_store(env)}")
@@ -254,7 +254,7 @@ class PytestProcessResources:
     def find_store_and_cassette_dir(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Return store and cassette folder; None for a running proxy, or a server's store."""
         known = load({}, env, self.root)
-        if read_env_proxy_url(env) or find_postgres_of_local_copy(known.settings.store) is not None:
+        if read_llmproxy_url(env) or find_postgres_of_local_copy(known.settings.store) is not None:
             return None
         said = None if known.is_default("cassette_dir") else known.settings.cassette_dir
         return self.find_store(env), self.root / (self.cassette_dir or said or CASSETTES)

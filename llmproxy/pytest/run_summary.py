@@ -13,25 +13,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.advice import format_command, quote_word
+from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.amount_formatting import format_count
 from llmproxy.calls_and_totals import Miss, describe_served_failures, find_fail_on_exit_code
 from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import SessionReport, format_session_counts, shorten_miss, sum_session_reports
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.protocol import LAST_REPORT, SHOWN_KEY, Update, format_sample_name
+from llmproxy.protocol import LAST_REPORT, SHOWN_KEY, UpdateMode, format_cassette_sample_name
 from llmproxy.pytest.options import BASELINE, MODE, ShardPlugin, build_rerun_command, read_update_option
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected
 from llmproxy.report.report_kinds import make_last_report_writer
-from llmproxy.report.run_tree import RunTree, deserialize_event
+from llmproxy.report.run_tree import EventsGroupedByRun, deserialize_event
 from llmproxy.report.scenario_rows import format_baseline_comparison, format_case_table, read_baseline
 from llmproxy.settings import load
 
 if TYPE_CHECKING:
     import pytest
 
-    from llmproxy.pytest.shared_proxy import PerTestSession, PytestPluginState
+    from llmproxy.pytest.shared_proxy import ProxySessionOfTest, PytestPluginState
     from llmproxy.scenario.types import ScenarioResult
 
 ATTRIBUTE = "llmproxy"
@@ -85,11 +85,11 @@ class RunSummaryPlugin:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         run = self._run
-        reports_trials = run is not None and read_update_option(run.config) == Update.TRIAL
+        reports_trials = run is not None and read_update_option(run.config) == UpdateMode.TRIAL
         for store, folder in run.list_stores().items() if run is not None and reports_trials else ():
-            from llmproxy.report.request_change_summary import summarize_change_trials
+            from llmproxy.report.request_change_summary import build_changed_requests_report
 
-            found = summarize_change_trials(store, self._since)
+            found = build_changed_requests_report(store, self._since)
             if not found.counts["cassettes"]:
                 continue
             self._changed += [*found.format_lines(), *found.list_next_steps(store, folder)]
@@ -105,7 +105,7 @@ class RunSummaryPlugin:
                 self._handlers = [*self._handlers, *last]
         if not self._handlers and self.baseline is None:
             return
-        of_runs, run_tree = [deserialize_event(tree) for tree in self.events], RunTree()
+        of_runs, run_tree = [deserialize_event(tree) for tree in self.events], EventsGroupedByRun()
         for event in of_runs:
             run_tree.add_event(event)
         from llmproxy.pytest.scenario_report import build_scenario_rows
@@ -159,10 +159,10 @@ class RunSummaryPlugin:
         return [build_test_row(test, results, passed=test in self.passed) for test, results in found.items()]
 
     def _add_to_trend(self, store: Path, rows: Sequence[Mapping[str, Any]], exitstatus: int) -> None:
-        from llmproxy.core.sessions.journal import get_journal_path
+        from llmproxy.core.sessions.journal import get_decision_journal_path
         from llmproxy.report.trend import TrendRecorder
 
-        kept = TrendRecorder(get_journal_path(store), self._lost.append)
+        kept = TrendRecorder(get_decision_journal_path(store), self._lost.append)
         kept.handle(Selected(title="pytest", scenarios=len(rows), runs=len(rows), at=self._since))
         code = Exit.INTERRUPTED if exitstatus == _INTERRUPTED else exitstatus
         kept.handle(Completed(exit_code=code, seconds=time.time() - self._since, scenarios=rows))
@@ -221,8 +221,8 @@ class RunSummaryPlugin:
             if self._run is None or not (report.hits or report.recorded or report.unused):
                 continue
             if (store := self._run.find_store(suites=test in self._suites)) is not None:
-                name = format_sample_name(report.cassette, report.sample or 1)  # older proxies do not say it
-                yield f"{test}: look at its recording: {format_command(f'ui {quote_word(name)}', store)}"
+                name = format_cassette_sample_name(report.cassette, report.sample or 1)  # older proxies do not say it
+                yield f"{test}: look at its recording: {format_llmproxy_command(f'ui {quote_word(name)}', store)}"
 
     def _list_remarks(self) -> Iterator[str]:
         shared = self._run.shared if self._run is not None else None
@@ -248,7 +248,7 @@ class RunSummaryPlugin:
                 yield f"{test}: {len(report.unused)} recorded but not asked for: {rows}{more}"
 
 
-def hide_library_frames(error: BaseException | None) -> None:
+def hide_third_party_frames(error: BaseException | None) -> None:
     """Drop frames of installed packages below the user's first own frame, also in causes of the error."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -270,7 +270,7 @@ def is_this_miss_in_text(miss: Miss, text: str) -> bool:
     return bool(miss.key) and miss.key[:SHOWN_KEY] in text
 
 
-def expand_quoted_misses(report: pytest.TestReport, missed: Sequence[Miss]) -> None:
+def unfold_one_line_misses_in_report(report: pytest.TestReport, missed: Sequence[Miss]) -> None:
     """Expand a miss that an SDK has quoted inside its one-line error."""
     for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
         for lines in (entry.lines for entry in traceback.reprentries if hasattr(entry, "lines")):
@@ -288,7 +288,7 @@ def _shorten_miss(lines: Sequence[str]) -> Sequence[str]:
     return lines if len(lines) <= _SHOWN else [*lines[: _SHOWN - 4], "  ...", *lines[-3:]]
 
 
-def read_reported_misses(session: PerTestSession) -> Sequence[Miss]:
+def read_reported_misses(session: ProxySessionOfTest) -> Sequence[Miss]:
     """Return the misses so far; empty if the proxy does not answer."""
     with suppress(ControlError):
         report = session.report()
@@ -298,8 +298,8 @@ def read_reported_misses(session: PerTestSession) -> Sequence[Miss]:
     return ()
 
 
-def build_miss_sections(
-    session: PerTestSession, missed: Sequence[Miss], shown: str = "", renew: str = ""
+def build_failed_test_miss_sections(
+    session: ProxySessionOfTest, missed: Sequence[Miss], shown: str = "", renew: str = ""
 ) -> list[tuple[str, str]]:
     """Return a failed test's sections about its misses, except `shown` ones. `renew` is the command to record it."""
     try:

@@ -16,7 +16,7 @@ from typing import Any
 from llmproxy.amount_formatting import mean_if_all_known
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import JudgedCriterion, PartyUse, Started, Status
-from llmproxy.report.run_tree import Run, RunTree, describe_assertion, format_conversation, to_plain
+from llmproxy.report.run_tree import EventsGroupedByRun, Run, describe_assertion, format_conversation, to_plain
 from llmproxy.scenario.repeats.verdicts import RunStatusCounts
 from llmproxy.scenario.types import ScenarioResult
 
@@ -122,7 +122,9 @@ def list_junit_run_properties(scenario: Any, result: ScenarioResult, number: int
     )
 
 
-def build_scenario_rows(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = ()) -> list[Mapping[str, Any]]:
+def build_scenario_rows(
+    run_tree: EventsGroupedByRun, known: Iterable[Mapping[str, Any]] = ()
+) -> list[Mapping[str, Any]]:
     """Return a row for each scenario of a run tree, for the end of a report; `known` rows are kept."""
     made = {str(row["scenario"]): row for row in known}
     scenarios = run_tree.scenarios()
@@ -148,7 +150,7 @@ def build_test_row(name: str, results: Sequence[ScenarioResult], *, passed: bool
     return row | {"rate": None, "cost_usd": None if cost is None else format(cost, "f")}
 
 
-def build_failure_sections(
+def build_failed_scenario_sections(
     runs: Sequence[Run], results: Mapping[str, ScenarioResult], shown: str = ""
 ) -> list[tuple[str, str]]:
     """Return a failed test's sections about its failed runs, or all; without `shown` misses; results by run id."""

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llmproxy.client.session_reports import SessionReport
-from llmproxy.protocol import Mode, ReplayScope
+from llmproxy.protocol import Mode, ReplayablePolicy
 from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
 from llmproxy.pytest.shared_proxy import make_cassette_name
 from llmproxy.report.events import HOST, Event, Started, UnbufferedEventHandler
-from llmproxy.report.run_tree import RunTree, to_plain
+from llmproxy.report.run_tree import EventsGroupedByRun, to_plain
 
 if TYPE_CHECKING:
     from llmproxy.pytest.scenario_report import ScenarioReporter
     from llmproxy.pytest.shared_proxy import PytestPluginState, SessionOptions
 
 MARKER = "agent_test"
-LISTENER = pytest.StashKey["ScenarioRunPlugin"]()
+LISTENER = pytest.StashKey["ScenarioRunListenerPlugin"]()
 SCENARIOS = "llmproxy_scenarios"
 """Attribute of a test report with what ended since the previous report, as plain values."""
 _ASYNC_MARKS = {"asyncio": ("asyncio", "pytest_asyncio"), "anyio": ("anyio", "anyio.pytest_plugin")}
@@ -37,7 +37,7 @@ _LOOPS = ("asyncio.base_events", "asyncio.runners", "concurrent.futures._base")
 _ASYNC_PLUGINS = ("asyncio", "pytest_asyncio", "trio", "tornasync", "twisted", "pytest_twisted", "asyncio-cooperative")
 
 
-class ScenarioRunPlugin(UnbufferedEventHandler):
+class ScenarioRunListenerPlugin(UnbufferedEventHandler):
     def __init__(self, run: PytestPluginState, *, keep_events: bool, debug: bool) -> None:
         """`keep_events`: all events are needed at the end; `debug`: a person types at the terminal."""
         self._run, self.keep_events, self.debug = run, keep_events, debug
@@ -53,7 +53,7 @@ class ScenarioRunPlugin(UnbufferedEventHandler):
         self._parcel = _make_parcel()
         self._ended: dict[str, Any] = {}
         self._reports: list[SessionReport] = []
-        self._run_tree = RunTree()
+        self._run_tree = EventsGroupedByRun()
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Started) and self.test and (self._of_suite or not event.rerun):
@@ -104,7 +104,7 @@ class ScenarioRunPlugin(UnbufferedEventHandler):
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Reset the counts: a repeated test uses, or replaces, the same recordings."""
-        self._named, self._run_tree, self._ended, self._reports = {}, RunTree(), {}, []
+        self._named, self._run_tree, self._ended, self._reports = {}, EventsGroupedByRun(), {}, []
         HOST.mode = self.choose_mode_for_attempt(item.nodeid, HOST.mode)
         return (yield)
 
@@ -127,7 +127,7 @@ class ScenarioRunPlugin(UnbufferedEventHandler):
 
         All attempts belong to one test, and the passing one's recording counts; else the failed one would be replayed.
         """
-        again = any(each == mode and each.policy.plays is ReplayScope.GOOD for each in Mode)
+        again = any(each == mode and each.policy.plays is ReplayablePolicy.GOOD for each in Mode)
         return Mode.RECORD.value if again and test in self._retried else mode
 
     def read_options(self, item: pytest.Item) -> SessionOptions:
@@ -143,7 +143,7 @@ class ScenarioRunPlugin(UnbufferedEventHandler):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self.test, self._run_tree, self._ended, self._of_suite = item.nodeid, RunTree(), {}, False
+        self.test, self._run_tree, self._ended, self._of_suite = item.nodeid, EventsGroupedByRun(), {}, False
         self.again = build_rerun_command(item.config, item.nodeid, _build_mode_option(item.config))
         file, line, _ = item.location
         self._line = f"{file}:{(line or 0) + 1}"
@@ -197,10 +197,10 @@ class ScenarioRunPlugin(UnbufferedEventHandler):
             self.track_failed_recording_attempt(item.nodeid, self._reports, passed=report.passed)
             self._reports = []
         if report.failed and self._run_tree.runs and not self._of_suite:
-            from llmproxy.pytest.scenario_report import build_failure_sections
+            from llmproxy.pytest.scenario_report import build_failed_scenario_sections
 
             runs = list(self._run_tree.runs.values())
-            report.sections += build_failure_sections(runs, self._ended, report.longreprtext)
+            report.sections += build_failed_scenario_sections(runs, self._ended, report.longreprtext)
         return report
 
     def take_parcel(self, item: pytest.Item) -> dict[str, list[Any]]:

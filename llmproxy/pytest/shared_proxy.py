@@ -28,20 +28,20 @@ import pytest
 
 from llmproxy.advice import PYTEST_MODE
 from llmproxy.calls_and_totals import Call, Miss
-from llmproxy.client.child_env import EnvironmentPlan, gather_run_variables, in_ci, plan_env
-from llmproxy.client.control import Control, ControlConnectionPool, ControlError, session_url
-from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
+from llmproxy.client.child_env import EnvironmentPlan, detect_cwd_home_date_variables, in_ci, plan_env
+from llmproxy.client.control import ControlApiClient, ControlConnectionPool, ControlError, session_url
+from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_llmproxy_url
 from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import MachineError
 from llmproxy.parsers import parse_channel_list, read_mode, read_name_patterns, read_tool_policy
-from llmproxy.protocol import DEFAULT_HOST, OFFLINE, Mode, Update
+from llmproxy.protocol import DEFAULT_HOST, OFFLINE, Mode, UpdateMode
 from llmproxy.pytest.options import CASSETTE_DIR, MODE, build_rerun_command, read_update_option
 from llmproxy.pytest.run_proxies import (
     CASSETTES,
     PytestProcessResources,
     PytestProxyProcess,
-    WorkerProxyLauncher,
-    WorkerProxyRequester,
+    XdistControllerProxyLauncher,
+    XdistWorkerProxyUrlRequester,
 )
 from llmproxy.settings import load
 
@@ -195,7 +195,7 @@ def make_cassette_name(test: str) -> str:
     return f"{slug}-{hashlib.sha256(test.encode()).hexdigest()[:8]}"
 
 
-def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: str = "", ci: bool = False) -> str:
+def choose_test_mode(*, option: str = "", marker: str = "", variable: str = "", ini: str = "", ci: bool = False) -> str:
     """Return a test's mode: the command line, the marker, LLMPROXY_MODE, the ini file, else replay. Raises ValueError.
     In CI neither marker nor ini file can enable live requests: that takes the command line or the environment.
     """
@@ -215,7 +215,7 @@ def list_tests_of_same_cassette(item: pytest.Item) -> list[str]:
 LIVE_MEMBERS = ("live", "unknown_tool", "read_only")
 
 
-def choose_test_live_channels(marker: Mapping[str, Any], option: str, *, ci: bool) -> Mapping[str, Any] | None:
+def read_test_live_channel_settings(marker: Mapping[str, Any], option: str, *, ci: bool) -> Mapping[str, Any] | None:
     """Return a test's live channels from options, else from the marker (not in CI), or None. Raises ValueError."""
     live = option or ("" if ci else marker.get("live") or "")
     if not live:
@@ -243,14 +243,14 @@ class SessionOptions:
 
 
 @dataclass(slots=True)
-class PerTestSession:
+class ProxySessionOfTest:
     """A test's session, as returned by the fixture `llmproxy`. `name` is the session's, `url` its base URL."""
 
     name: str
     cassette: str
     mode: str
     url: str = field(repr=False)
-    _control: Control = field(repr=False)
+    _control: ControlApiClient = field(repr=False)
     closed: SessionReport | None = field(default=None, repr=False)
     passed: bool | None = field(default=None, repr=False)
     """None until the report of the test's call; a test that Ctrl-C ends has none."""
@@ -304,18 +304,18 @@ class SharedProxy:
     _before: dict[str, str] = field(default_factory=dict)
     _set: dict[str, str] = field(default_factory=dict)
     _keys: Mapping[str, str] = field(default_factory=dict)
-    asked: WorkerProxyRequester | None = None
-    _proxy: PytestProxyProcess | WorkerProxyRequester | None = None
+    asked: XdistWorkerProxyUrlRequester | None = None
+    _proxy: PytestProxyProcess | XdistWorkerProxyUrlRequester | None = None
     """None if a proxy is already running."""
     _pool: ControlConnectionPool = field(default_factory=ControlConnectionPool)
-    _control: Control | None = None
+    _control: ControlApiClient | None = None
     _failed: str = ""
     _files: tuple[Path, CassetteDir] | tuple[()] | None = None
     """Store and cassette folder of our proxy, empty without a folder; None before they were queried."""
 
     def prepare(self) -> EnvironmentPlan:
         self._before = dict(self.env)
-        self.url, notice = read_env_proxy_url(self.env), ""
+        self.url, notice = read_llmproxy_url(self.env), ""
         if not self.url and self.asked is not None:
             self.url, self._proxy = self.asked.url, self.asked
         elif not self.url:
@@ -347,11 +347,11 @@ class SharedProxy:
             words += ["--cassette-dir", self.cassette_dir] if self.cassette_dir else []
             self._proxy.start(words, f"{self.typed} {PYTEST_MODE}", self.update)
 
-    def begin_test(self, asked: SessionOptions) -> PerTestSession:
+    def begin_test(self, asked: SessionOptions) -> ProxySessionOfTest:
         """Open a test's session and route this process's traffic to it. Raises MachineError: not served, refused."""
         control = self.wait_ready()
         overridden = {each["name"] for each in asked.run_variables}
-        found = gather_run_variables(self._before or self.env, Path.cwd())  # of the process, as it is now
+        found = detect_cwd_home_date_variables(self._before or self.env, Path.cwd())  # of the process, as it is now
         run_variables = [*(each for each in found if each["name"] not in overridden), *asked.run_variables]
         opened = control.open_session(
             asked.cassette, under=self.name, mode=asked.mode, speed=asked.speed, exhausted=asked.exhausted,
@@ -359,9 +359,11 @@ class SharedProxy:
             patience=BUSY,
         )  # fmt: skip
         self._set_placeholder_keys(opened.key_names if opened.needs_no_model_keys else None)
-        if isinstance(self._proxy, WorkerProxyRequester):
+        if isinstance(self._proxy, XdistWorkerProxyUrlRequester):
             self._proxy.announce_open_session(opened.name)
-        return PerTestSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
+        return ProxySessionOfTest(
+            opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control
+        )
 
     @contextmanager
     def restored_env(self) -> Iterator[Mapping[str, str]]:
@@ -374,7 +376,7 @@ class SharedProxy:
             self._set = mine
             self.env.update(mine)
 
-    def describe_replayed_but_unfiled_answers(self, walk: PerTestSession) -> str:
+    def describe_replayed_but_unfiled_answers(self, walk: ProxySessionOfTest) -> str:
         """Describe replayed answers that are missing from the cassette folder's files. Raises MachineError."""
         if self._files is None:
             flags = {"cassette_dir": self.cassette_dir} if self.cassette_dir else {}
@@ -392,10 +394,12 @@ class SharedProxy:
             *self._files, {walk.cassette: lambda: [call.interaction for call in walk.calls()]}
         )
 
-    def finish_test(self, walk: PerTestSession, *, complete: bool = True, interrupted: bool = False) -> SessionReport:
+    def finish_test(
+        self, walk: ProxySessionOfTest, *, complete: bool = True, interrupted: bool = False
+    ) -> SessionReport:
         if walk.closed is None:
             walk.closed = self.wait_ready().close_session(walk.name, complete=complete, interrupted=interrupted)
-            if isinstance(self._proxy, WorkerProxyRequester):
+            if isinstance(self._proxy, XdistWorkerProxyUrlRequester):
                 self._proxy.announce_open_session("")
         return walk.closed
 
@@ -426,7 +430,7 @@ class SharedProxy:
             self._proxy.end()
             self._proxy = None
 
-    def wait_ready(self) -> Control:
+    def wait_ready(self) -> ControlApiClient:
         """Return the control API of the serving proxy. A failure is remembered: no test waits twice."""
         if self._failed:
             raise MachineError(self._failed)
@@ -434,7 +438,7 @@ class SharedProxy:
             self.start(live=True)
             self.url = self._proxy.wait_ready() if self._proxy is not None else self.url
             if self._control is None:
-                control = Control(self.url, token=self._before.get(TOKEN_VARIABLE, ""), pool=self._pool)
+                control = ControlApiClient(self.url, token=self._before.get(TOKEN_VARIABLE, ""), pool=self._pool)
                 control.health()
                 self._control = control
         except MachineError as error:
@@ -455,11 +459,11 @@ class PytestPluginState:
     shared: SharedProxy | None = None
     notes: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
-    asked: WorkerProxyRequester | None = None
-    proxies: WorkerProxyLauncher | None = None
+    asked: XdistWorkerProxyUrlRequester | None = None
+    proxies: XdistControllerProxyLauncher | None = None
     late: LateRequestGuard = field(default_factory=LateRequestGuard)
     bench: PytestProcessResources | None = None
-    unreported: dict[str, PerTestSession] = field(default_factory=dict)
+    unreported: dict[str, ProxySessionOfTest] = field(default_factory=dict)
     """Sessions by test, until the report of the test's teardown, which Ctrl-C prevents."""
     within_run: bool = False
     """Whether `llmproxy run` began us: its proxy may refuse our modes, and its misses say what to type."""
@@ -475,17 +479,17 @@ class PytestPluginState:
 
     def choose_mode(self, marker: str = "") -> str:
         typed = None if MODE in self.taken else getattr(self.config.known_args_namespace, "llmproxy_mode", None)
-        modes = {Update.ALL: Mode.RECORD, Update.CHANGED: Mode.REPLAY, Update.TRIAL: Mode.REPLAY}
+        modes = {UpdateMode.ALL: Mode.RECORD, UpdateMode.CHANGED: Mode.REPLAY, UpdateMode.TRIAL: Mode.REPLAY}
         updates = {update.value: mode.value for update, mode in modes.items()}
         option = updates.get(read_update_option(self.config), typed or "")
         variable, ini = os.environ.get("LLMPROXY_MODE", ""), str(self.config.getini("llmproxy_mode") or "")
-        return choose_mode(option=option, marker=marker, variable=variable, ini=ini, ci=in_ci(os.environ))
+        return choose_test_mode(option=option, marker=marker, variable=variable, ini=ini, ci=in_ci(os.environ))
 
     def find_store(self, *, suites: bool) -> Path | None:
         """Return the store of suites or of tests; None if a running proxy has another one."""
         # The proxy that we named is ours.
         with nullcontext(os.environ) if self.shared is None else self.shared.restored_env() as env:
-            if read_env_proxy_url(env):
+            if read_llmproxy_url(env):
                 return None
             if suites:
                 return self.make_resources().find_store(env)
@@ -515,13 +519,13 @@ class PytestPluginState:
         cassette = str(given.pop("cassette", None) or make_cassette_name(item.nodeid))
         marked = {name: given.pop(name) for name in LIVE_MEMBERS if name in given}
         typed = str(getattr(self.config.known_args_namespace, "llmproxy_live", None) or "")
-        live = choose_test_live_channels(marked, typed, ci=in_ci(os.environ))
+        live = read_test_live_channel_settings(marked, typed, ci=in_ci(os.environ))
         return SessionOptions(cassette, mode, faults=_read_fault_markers(item), live=live, **given)
 
     def prepare_proxy(self, mode: str) -> None:
         folder, update, root = self.option(CASSETTE_DIR), read_update_option(self.config), self.config.rootpath
         self.shared = SharedProxy(
-            os.environ, root, replay=mode in OFFLINE and update != Update.CHANGED,
+            os.environ, root, replay=mode in OFFLINE and update != UpdateMode.CHANGED,
             cassette_dir=str(root / folder) if folder else "", typed=build_rerun_command(self.config), update=update,
             asked=self.asked,
         )  # fmt: skip
@@ -534,14 +538,14 @@ def _read_fault_markers(item: pytest.Item) -> Mapping[str, Any] | None:
     if not placed:
         return None
     markers = [marker for marker, node in placed if node is placed[0][1]][::-1]  # as written: the first is on top
-    from llmproxy.core.faults.parsing import BadFaults, parse_seed, parse_session_faults
+    from llmproxy.core.faults.parsing import BadFaults, parse_session_faults, require_integer_fault_seed
 
     rules: list[Mapping[str, Any]] = []
     seeds: dict[int, None] = {}
     try:
         for marker in markers:
             given = dict(marker.kwargs)
-            seeds |= {parse_seed(given.pop("seed")): None} if "seed" in given else {}
+            seeds |= {require_integer_fault_seed(given.pop("seed")): None} if "seed" in given else {}
             asked: list[Any] = [*marker.args, *([given] if given else [])]
             if not asked:
                 raise ValueError("the marker faults says none: @pytest.mark.faults('http-429@2')")

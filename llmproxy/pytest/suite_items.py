@@ -32,14 +32,14 @@ from llmproxy.suite.reading.project_settings import SuiteCommandOptions, read_su
 from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, run_case_once
-from llmproxy.suite.run.run_context import RunContext, load_runs_to_rejudge
+from llmproxy.suite.run.run_context import SuiteRunContext, load_runs_to_rejudge
 from llmproxy.suite.run.runner import describe_hits_missing_from_folder, get_case_matrix_values, summarize_scenario_runs
 from llmproxy.suite.schema.suite import Hook
 
 _OUTCOMES: dict[Status, Literal["passed", "skipped"]] = {Status.PASSED: "passed", Status.SKIPPED: "skipped"}
 
 
-class SuiteFailure(Exception):
+class ScenarioFailedError(Exception):
     """A failed scenario; its text is shown on the terminal."""
 
 
@@ -49,7 +49,7 @@ class SuiteFileCollector(pytest.File):
     def __init__(self, *, bench: PytestProcessResources, **node: Any) -> None:
         super().__init__(**node)
         self.bench = bench
-        self._run_context: RunContext | None = None
+        self._run_context: SuiteRunContext | None = None
         self._begun: dict[int, SuiteCase] = {}
         self._broken: dict[int, str] = {}
 
@@ -65,13 +65,13 @@ class SuiteFileCollector(pytest.File):
         for case in loaded.scenarios:
             yield SuiteItem.from_parent(self, name=case.id, case=case)
 
-    def get_run_context(self) -> RunContext:
+    def get_run_context(self) -> SuiteRunContext:
         """Return the context shared by the file's scenarios, created for the first. Raises LLMProxyError."""
         if self._run_context is None:
             defaults, folder = read_suite_pyproject_table(self.bench.root)
             options = SuiteCommandOptions(mode=self.bench.mode, command=f"llmproxy test {show_path(self.path)}")
             proxy = self.bench.ensure_proxy(os.environ)
-            run_context = RunContext(
+            run_context = SuiteRunContext(
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
             )
             run_context.files = self.bench.find_store_and_cassette_dir(os.environ)
@@ -161,9 +161,9 @@ class SuiteItem(pytest.Item):
         self.user_properties += _list_item_properties(made, events)
         self._raise_verdict(made, ran, events)
         if unfiled and in_ci(os.environ):
-            raise SuiteFailure(f"{self.case.id}: {unfiled}")
+            raise ScenarioFailedError(f"{self.case.id}: {unfiled}")
 
-    async def _run_case(self, run_context: RunContext) -> list[CaseResult]:
+    async def _run_case(self, run_context: SuiteRunContext) -> list[CaseResult]:
         runs = run_context.count_samples(self.case)
         return [await run_case_once(run_context, self.case, sample, runs) for sample in range(1, runs + 1)]
 
@@ -187,10 +187,10 @@ class SuiteItem(pytest.Item):
             return
         lines = [f"{self.case.id}: {made['told']}"] if several else []
         lines += [] if shown_apart else told
-        raise SuiteFailure("\n".join(lines))
+        raise ScenarioFailedError("\n".join(lines))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        if isinstance(excinfo.value, (SuiteFailure, LLMProxyError)):
+        if isinstance(excinfo.value, (ScenarioFailedError, LLMProxyError)):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llmproxy.report.events import Completed, Event, Finished, Status
-from llmproxy.report.run_tree import Run, RunTree, describe_abnormal_test_end, describe_assertion
+from llmproxy.report.run_tree import EventsGroupedByRun, Run, describe_abnormal_test_end, describe_assertion
 
 _PLACE = re.compile(r"(?P<file>[^:]+\.\w+):(?P<line>\d+)(?::\d+)?")
 
@@ -23,7 +23,7 @@ _PLACE = re.compile(r"(?P<file>[^:]+\.\w+):(?P<line>\d+)(?::\d+)?")
 class GitHubAnnotator:
     def __init__(self, write: Callable[[str], object], summary: Path | None = None, root: Path | None = None) -> None:
         """Write commands with `write`; `summary` is GITHUB_STEP_SUMMARY's file, `root` the checkout."""
-        self._write, self._summary, self._root, self._run_tree = write, summary, root, RunTree()
+        self._write, self._summary, self._root, self._run_tree = write, summary, root, EventsGroupedByRun()
         self._marked = False
         self._waiting: list[Run] = []
         """Runs whose scenario has no result yet."""
@@ -101,7 +101,7 @@ def _escape_property(text: str) -> str:
     return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def format_summary_table(run_tree: RunTree) -> str:
+def format_summary_table(run_tree: EventsGroupedByRun) -> str:
     rows = [
         f"| {_escape_cell(each.name)} | {each.status.value.replace('_', ' ')} |"
         f" {sum(run.status is Status.PASSED for run in each.runs)} of {len(each.runs)} |"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.advice import format_command, format_store_option, quote_word
+from llmproxy.advice import format_llmproxy_command, format_store_option, quote_word
 from llmproxy.amount_formatting import format_count
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.session import canonicalize_session_name
@@ -20,7 +20,7 @@ from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Status
 from llmproxy.report.json_report import build_json_report as plain_values
-from llmproxy.report.run_tree import RunTree
+from llmproxy.report.run_tree import EventsGroupedByRun
 from llmproxy.report.trend import build_trend_table_columns, read_recent_tests
 from llmproxy.settings import format_shown_path
 from llmproxy.ui.html_file import build_viewer_page_data
@@ -32,7 +32,9 @@ _NAMED = 5
 _GOOD = frozenset({Status.PASSED, Status.SKIPPED})
 
 
-def collect_recordings_and_trend(run_tree: RunTree, store: Path | None, most: int = MOST) -> dict[str, Any]:
+def load_report_recordings_and_trend(
+    run_tree: EventsGroupedByRun, store: Path | None, most: int = MOST
+) -> dict[str, Any]:
     if store is None or not run_tree.runs or not store.is_file():
         return {}
     try:
@@ -42,7 +44,7 @@ def collect_recordings_and_trend(run_tree: RunTree, store: Path | None, most: in
         return {"left": [{"told": f"The recordings are not in this file: {error}"}]}
 
 
-def _collect_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, Any]:
+def _collect_recordings(run_tree: EventsGroupedByRun, store: Path, most: int) -> dict[str, Any]:
     with SqliteCassetteStore.open(store, writable=False, now=time.time) as opened:
         there = {(info.name, info.sample): info for info in opened.cassettes() if info.live}
         ranked = sorted(run_tree.runs.values(), key=lambda run: run.status in _GOOD)
@@ -60,18 +62,18 @@ def _list_omitted_recordings(cassettes: Sequence[Mapping[str, Any]], store: str)
         if each["rows"] and each["left"]:
             name = canonicalize_session_name(f"{each['name']}~{each['sample']}")
             told = f"{each['left']:,} of {format_count(each['live'], 'call')} of {name}: there was no room for them."
-            yield {"told": told, "command": format_command(f"ui {quote_word(name)}", store)}
+            yield {"told": told, "command": format_llmproxy_command(f"ui {quote_word(name)}", store)}
     if whole := [each for each in cassettes if not each["rows"]]:
         names = ", ".join(each["name"] for each in whole[:_NAMED]) + (", ..." if len(whole) > _NAMED else "")
         told = f"{format_count(len(whole), 'recording')} ({names}): there was no room for them."
-        yield {"told": told, "command": format_command("ui", store)}
+        yield {"told": told, "command": format_llmproxy_command("ui", store)}
 
 
 MARK = "llmproxy report"
 
 
-def render_report(run_tree: RunTree, store: Path | None = None) -> str:
-    found = {"cassettes": []} | collect_recordings_and_trend(run_tree, store)
+def render_html_report(run_tree: EventsGroupedByRun, store: Path | None = None) -> str:
+    found = {"cassettes": []} | load_report_recordings_and_trend(run_tree, store)
     report = {**plain_values(run_tree), "trend": found.pop("trend", []), "left": found.pop("left", [])}
     data = {**found, "kind": MARK, "title": run_tree.title, "start": "#/report", "report": report}
     return render_viewer_page(data | {"recordings": bool(found["cassettes"])}, title=run_tree.title)

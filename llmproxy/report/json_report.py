@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from llmproxy.files import read_bounded_text
 from llmproxy.report.events import Event
-from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns, to_plain
+from llmproxy.report.run_tree import EventsGroupedByRun, Run, ScenarioRuns, to_plain
 
 FORMAT = 1
 
@@ -106,17 +106,17 @@ def read_report_runs(path: Path) -> list[Entry]:
     return [(run["started"], run["parts"], run["finished"]) for run in found.values()]
 
 
-def render_json_report(run_tree: RunTree) -> str:
+def render_json_report(run_tree: EventsGroupedByRun) -> str:
     return json.dumps(build_json_report(run_tree), ensure_ascii=False, indent=2) + "\n"
 
 
-def build_json_report(run_tree: RunTree) -> dict[str, Any]:
+def build_json_report(run_tree: EventsGroupedByRun) -> dict[str, Any]:
     return build_json_report_header(run_tree) | {
         "scenarios": [scenario_to_json(scenario) for scenario in run_tree.scenarios()]
     }
 
 
-def build_json_report_header(run_tree: RunTree) -> dict[str, Any]:
+def build_json_report_header(run_tree: EventsGroupedByRun) -> dict[str, Any]:
     selected, completed = run_tree.selected, run_tree.completed
     return {
         "format": FORMAT,

@@ -13,8 +13,8 @@ from xml.etree import ElementTree as ET
 from llmproxy.lazy_regex import late
 from llmproxy.report.events import Status
 from llmproxy.report.run_tree import (
+    EventsGroupedByRun,
     Run,
-    RunTree,
     ScenarioRuns,
     describe_abnormal_test_end,
     describe_assertion,
@@ -30,7 +30,7 @@ _ODD = late("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters invalid in XML 1.0."""
 
 
-def render_junit(run_tree: RunTree) -> bytes:
+def render_junit(run_tree: EventsGroupedByRun) -> bytes:
     root = ET.Element("testsuites", name=_escape_text(run_tree.title))
     scenarios = run_tree.scenarios()
     for name in dict.fromkeys(scenario.suite for scenario in scenarios):
@@ -51,7 +51,7 @@ def render_junit(run_tree: RunTree) -> bytes:
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
-def _build_suite(name: str, scenarios: list[ScenarioRuns], run_tree: RunTree) -> ET.Element:
+def _build_suite(name: str, scenarios: list[ScenarioRuns], run_tree: EventsGroupedByRun) -> ET.Element:
     runs = [(scenario, run) for scenario in scenarios for run in scenario.runs]
     kinds = [_choose_outcome_element_name(scenario, run) for scenario, run in runs]
     seconds = sum((run.finished.total_seconds or 0.0) if run.finished else 0.0 for _, run in runs)

@@ -150,7 +150,7 @@ class ScenarioRunFinishedEvent(ScenarioEvent):
 
 
 @dataclass(eq=False)
-class Subscription:
+class ScenarioEventSubscription:
     on_next: Callable[[Any], None] | None = None
     on_error: Callable[[Exception], None] | None = None
     on_completed: Callable[[], None] | None = None
@@ -166,7 +166,7 @@ class ScenarioEventStream:
     """Passes every event to earlier subscribers. Nothing follows its end."""
 
     def __init__(self) -> None:
-        self._listeners: list[Subscription] = []
+        self._listeners: list[ScenarioEventSubscription] = []
         self._ended = False
 
     def subscribe(
@@ -175,12 +175,12 @@ class ScenarioEventStream:
         on_error: Callable[[Exception], None] | None = None,
         on_completed: Callable[[], None] | None = None,
         scheduler: object = None,  # noqa: ARG002 (the fourth parameter of Rx)
-    ) -> Subscription:
+    ) -> ScenarioEventSubscription:
         """Subscribe. An object with `on_next` and `on_completed` methods may replace the three functions."""
         target: Any = on_next
         if on_next is not None and hasattr(on_next, "on_next"):
             on_next, on_error, on_completed = target.on_next, target.on_error, target.on_completed
-        made = Subscription(on_next, on_error, on_completed, self)
+        made = ScenarioEventSubscription(on_next, on_error, on_completed, self)
         self._listeners.append(made)
         if self._ended and on_completed:
             on_completed()
@@ -190,7 +190,7 @@ class ScenarioEventStream:
     def has_listeners(self) -> bool:
         return bool(self._listeners) and not self._ended
 
-    def unsubscribe(self, listener: Subscription) -> None:
+    def unsubscribe(self, listener: ScenarioEventSubscription) -> None:
         if listener in self._listeners:
             self._listeners.remove(listener)
 

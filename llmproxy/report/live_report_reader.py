@@ -18,7 +18,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_text
 from llmproxy.report.events import Completed, Selected
 from llmproxy.report.json_report import FORMAT, build_json_report_header, is_live_report_being_written, scenario_to_json
-from llmproxy.report.run_tree import RunTree, ScenarioRuns, deserialize_event
+from llmproxy.report.run_tree import EventsGroupedByRun, ScenarioRuns, deserialize_event
 from llmproxy.report.trend import build_trend_table_columns, read_recent_tests
 from llmproxy.ui.queries import read_query_integer
 
@@ -35,7 +35,7 @@ class GrowingReportReader:
 
     def _restart_reading(self, first: bytes) -> None:
         self._first, self._read, self._count = first, 0, 0
-        self._run_tree = RunTree()
+        self._run_tree = EventsGroupedByRun()
         self._changed: dict[str, int] = {}
 
     def read_state(self, test: str, after: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TextIO
 from unicodedata import combining, east_asian_width
 
 from llmproxy import protocol
-from llmproxy.advice import format_command
+from llmproxy.advice import format_llmproxy_command
 from llmproxy.amount_formatting import dollars, format_clock, format_count, format_milliseconds, format_tokens_in_out
 from llmproxy.calls_and_totals import Call, Totals, Use, describe_replay_hits, describe_served_failures, describe_stubs
 from llmproxy.errors import printable
@@ -122,7 +122,7 @@ _COLUMNS = (
 _format_clock = lru_cache(4)(format_clock)
 
 
-def format_column_headings(room: int | None = None) -> str:
+def format_console_call_table_header(room: int | None = None) -> str:
     texts = {column.head: column.head for column in _COLUMNS}
     head = "  ".join([*_format_columns(texts, room), "recording, session", "prompt -> answer"])
     return head if room is None else clip_to_terminal_cells(head, room)
@@ -333,7 +333,7 @@ class ProxyConsole:
         for call in calls:
             # Heads stand above the first line; on a terminal they scroll away, so again and again.
             if not self._quiet and (self._lines == 0 or (room is not None and self._lines % _HEADS_AGAIN == 0)):
-                yield paint(format_column_headings(room), "dim", colour=self._colour)
+                yield paint(format_console_call_table_header(room), "dim", colour=self._colour)
             self._lines += 1
             yield format_console_call_line(call, colour=self._colour, zone=self._zone, room=room)
             if self._verbose:
@@ -373,7 +373,9 @@ def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
     uses = _format_use(totals.saved, "not spent"), _format_use(totals.spent, "spent")
     lines = ["; ".join(filter(None, [", ".join(counts), *uses]))]
     if totals.misses:
-        lines.append(f"`{format_command('why', store)}` says what each miss asked for and which recording is nearest.")
+        lines.append(
+            f"`{format_llmproxy_command('why', store)}` says what each miss asked for and which recording is nearest."
+        )
     lines += filter(None, [describe_served_failures(totals)])
     if totals.dealt:
         what = format_count(totals.dealt, "hit")

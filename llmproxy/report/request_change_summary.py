@@ -13,13 +13,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from llmproxy.advice import format_command, quote_word
+from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.amount_formatting import dollars, format_count, format_milliseconds, name_some
-from llmproxy.core.changes.accepted_changes import build_change_for_removed_call, digest_removed_call_key
-from llmproxy.core.changes.change import Author, CarriedAnswerAttempt, Change, ChangeOrigin, RefusalReason, shorten
+from llmproxy.core.changes.accepted_changes import build_change_for_removed_call, digest_key_of_call_not_made
+from llmproxy.core.changes.change import Author, CarriedAnswerAttempt, Change, ChangeCause, RefusalReason, shorten
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.sessions.journal import ChangeTrialResult, read_trial_session_results
+from llmproxy.core.sessions.journal import ChangedAgentTrialRunResult, read_changed_agent_trial_results
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import list_key_digests_allowed_unused, read_accepted_changes
 from llmproxy.core.store.row_conversion import StoredCallSummary
@@ -138,7 +138,7 @@ class ChangedRequestsReport:
     def list_next_steps(self, store: Path, folder: Path | None = None, record: str = "") -> list[str]:
         """Return advice; `record` is the command that records calls without an answer, empty if others print it."""
         where = f" --cassette-dir {quote_word(format_shown_path(folder))}" if folder else ""
-        review = [f"next: {format_command(f'review{where}', format_shown_path(store))}"] if self.groups else []
+        review = [f"next: {format_llmproxy_command(f'review{where}', format_shown_path(store))}"] if self.groups else []
         return review + [f"record what has no answer, with your keys: {record}"] * bool(record and self.refused)
 
     def to_json(self) -> dict[str, Any]:
@@ -156,22 +156,22 @@ class ChangedRequestsReport:
             yield from ("", *(self._format_effects() if self.counts["calls"] else ()))
 
 
-def summarize_change_trials(store: Path, since: float = 0.0, command: str = "") -> ChangedRequestsReport:
+def build_changed_requests_report(store: Path, since: float = 0.0, command: str = "") -> ChangedRequestsReport:
     """Return the results of a store's trials that ended since then (Unix time); `command`: the cassette of one."""
-    trials = read_trial_session_results(store, since)
+    trials = read_changed_agent_trial_results(store, since)
     rows: dict[tuple[str, int], dict[int, StoredCallSummary]] = {}
     if trials and store_exists(store):
         with open_store(store, writable=False, now=time.time) as database:
             for trial in trials:
                 gone = list_key_digests_allowed_unused(database, trial.cassette)
                 found = sorted(database.list_summaries(*trial.cassette_and_sample), key=lambda row: row.started_at)
-                kept = {row.id: row for row in found if digest_removed_call_key(row.key) not in gone}
+                kept = {row.id: row for row in found if digest_key_of_call_not_made(row.key) not in gone}
                 rows[trial.cassette_and_sample] = kept
     summary = group_request_changes(trials, lambda trial: rows.get(trial.cassette_and_sample, {}))
     return replace(summary, is_of_command=all(trial.cassette == command for trial in trials))
 
 
-Recordings = Callable[[ChangeTrialResult], Mapping[int, StoredCallSummary]]
+Recordings = Callable[[ChangedAgentTrialRunResult], Mapping[int, StoredCallSummary]]
 """Returns the recordings of a trial's cassette in order, without removed calls."""
 
 
@@ -193,7 +193,9 @@ def describe_accepted_changes(store: Path, names: Sequence[str]) -> list[str]:
     return [f"{name_some(dict.fromkeys(some))}: {when}" for when, some in told.items()]
 
 
-def group_request_changes(trials: Iterable[ChangeTrialResult], recordings: Recordings) -> ChangedRequestsReport:
+def group_request_changes(
+    trials: Iterable[ChangedAgentTrialRunResult], recordings: Recordings
+) -> ChangedRequestsReport:
     groups, refused = dict[str, ChangeGroup](), dict[str, ChangeGroup]()
     counts = dict.fromkeys(_COUNTS, 0)
     bills = []
@@ -233,7 +235,7 @@ _MISSING = frozenset({RefusalReason.NO_PLACE, RefusalReason.NOT_LOOKED_AT})
 _COUNTS = ("calls", "changed", "accepted", "cassettes", "changed_cassettes", "as_before", "carried", "failed")
 
 
-def _find_removed_calls(trial: ChangeTrialResult, recordings: Recordings) -> Iterator[Change]:
+def _find_removed_calls(trial: ChangedAgentTrialRunResult, recordings: Recordings) -> Iterator[Change]:
     """Yield recorded calls that are no longer made, if a trial followed the recording to its end."""
     if trial.served is None or trial.passed is False or any(call.refusal for call in trial.seen):
         return
@@ -245,7 +247,7 @@ def _find_removed_calls(trial: ChangeTrialResult, recordings: Recordings) -> Ite
             own = (each for each in clients if not asks or row.client.startswith(f"{each.name} "))
             said = f'"{shorten(row.last_user_text)}"' if row.last_user_text else ""
             what = " ".join(filter(None, (row.operation if asks else f"{row.method} {row.target}", row.model, said)))
-            yield build_change_for_removed_call(what, row.key, next(own, ChangeOrigin(Author.PROMPT)))
+            yield build_change_for_removed_call(what, row.key, next(own, ChangeCause(Author.PROMPT)))
 
 
 def _estimate_rerecord_cost(

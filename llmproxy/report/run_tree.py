@@ -98,7 +98,7 @@ class ScenarioRuns:
 
 
 @dataclass(slots=True)
-class RunTree:
+class EventsGroupedByRun:
     selected: Selected | None = None
     completed: Completed | None = None
     runs: dict[str, Run] = field(default_factory=dict)

@@ -41,7 +41,7 @@ class ConfidenceInterval:
 
 def wilson(passed: int, runs: int) -> ConfidenceInterval | None:
     """Return the Wilson score interval of a proportion, or None. Source: Wilson 1927; Newcombe 1998, method 3."""
-    validate_pass_counts(passed, runs)
+    validate_passed_and_run_counts(passed, runs)
     if not runs:
         return None
     share, square = passed / runs, Z95 * Z95
@@ -53,7 +53,7 @@ def wilson(passed: int, runs: int) -> ConfidenceInterval | None:
     return ConfidenceInterval(low, 1.0 if passed == runs else min(1.0, (middle + reach) / whole))
 
 
-def validate_pass_counts(passed: int, runs: int, k: int = 1) -> None:
+def validate_passed_and_run_counts(passed: int, runs: int, k: int = 1) -> None:
     """Raise ValueError for more passes than runs, and for a `k` below 1."""
     if not 0 <= passed <= runs:
         raise ValueError(f"{passed} of {runs} runs cannot have passed")
@@ -239,14 +239,14 @@ def _describe_change(name: str, old: Mapping[str, Any] | None, new: Mapping[str,
     if (old.get("status") == "skipped") is not (new.get("status") == "skipped"):
         kind = "missing" if new.get("status") == "skipped" else "new"
         return kind, f"{name}: {_describe_row_status(old)} -> {_describe_row_status(new)}"
-    if (order := compare_scenario_rows(old, new)) == 0:
+    if (order := measure_drop_in_rate_or_status(old, new)) == 0:
         return None
     chance = "; the intervals overlap: this may be chance" if _intervals_overlap(old, new) else ""
     text = f"{name}: {_describe_row_status(old)} -> {_describe_row_status(new)}{chance}"
     return "worse" if order > 0 else "better", text
 
 
-def compare_scenario_rows(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
+def measure_drop_in_rate_or_status(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
     """Return how much worse a row is than an older one, 0 if equal: by rates if both were judged, else by statuses."""
     statuses, rates = [str(row.get("status")) for row in (old, new)], [row.get("rate") for row in (old, new)]
     if None in rates or "environment_error" in statuses:

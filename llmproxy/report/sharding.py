@@ -21,7 +21,7 @@ from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_bounded_bytes, read_bounded_text
 from llmproxy.report.events import Completed, Event, Selected, Status, Step
 from llmproxy.report.json_report import FORMAT
-from llmproxy.report.run_tree import MOST_SHARDS, Run, RunTree, deserialize_event, to_plain
+from llmproxy.report.run_tree import MOST_SHARDS, EventsGroupedByRun, Run, deserialize_event, to_plain
 
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
@@ -49,7 +49,7 @@ def parse_shard(text: str, flag: str = "--shard") -> Shard:
     return shard
 
 
-def read_test_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
+def read_test_times_from_report(path: Path, flag: str = "--shard-times") -> dict[str, int]:
     """Return the durations of scenarios or tests in milliseconds from a JSON report. Raises SettingsError."""
     try:
         return {str(name): max(int(ms), 0) for name, ms in json.loads(read_bounded_text(path))["times"].items()}
@@ -105,7 +105,7 @@ Advise = Callable[[Sequence[str], Mapping[str, Any], bool], str]
 @dataclass(frozen=True, slots=True)
 class ShardReport:
     path: Path
-    run_tree: RunTree
+    run_tree: EventsGroupedByRun
     shard: Mapping[str, Any]
     """In the form of `sharding.shard_split_to_json`."""
 
@@ -121,7 +121,7 @@ class ShardReport:
         return [[[to_plain(each) for each in run] for run in runs], to_plain(self.run_tree.completed)]
 
 
-def detect_report_kind(path: Path) -> str:
+def detect_json_or_jsonl_report(path: Path) -> str:
     """Return the kind of a report: ``json`` or ``jsonl``; empty for anything else. Raises OSError."""
     if path.suffix.lower() not in (".json", ".jsonl"):
         return ""
@@ -134,7 +134,7 @@ def detect_report_kind(path: Path) -> str:
 
 def read_shard_report(path: Path, kind: str) -> ShardReport:
     """Return a shard's report. Raises SettingsError: no report, another version, or a whole test's; OSError."""
-    run_tree = RunTree()
+    run_tree = EventsGroupedByRun()
     try:
         lines = read_bounded_text(path).splitlines() if kind == "jsonl" else ()
         document = None if kind == "jsonl" else json.loads(read_bounded_bytes(path))
@@ -322,7 +322,7 @@ def combine_exit_codes(codes: Sequence[int], by: str = "test") -> int:
 
 def _merge_rows(parts: Sequence[ShardReport], runs: Sequence[Run], order: Mapping[str, int]) -> list[Mapping[str, Any]]:
     """Return the rows of all scenarios in order, under their names in the whole test."""
-    run_tree = RunTree(runs={run.started.run_id: run for run in runs})
+    run_tree = EventsGroupedByRun(runs={run.started.run_id: run for run in runs})
     names = Counter(each.id for each in run_tree.scenarios())
     numbers = {id(each.runs[0]): n for n, each in enumerate(run_tree.scenarios(), 1)}
     found: list[tuple[int, Mapping[str, Any]]] = []

@@ -19,11 +19,11 @@ from llmproxy.core.sessions.journal import open_journal_database
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.events import Completed, Event, Selected, UnbufferedEventHandler
 from llmproxy.report.run_tree import LATEST, value_has_annotated_type
-from llmproxy.report.scenario_rows import compare_scenario_rows, validate_report_row
+from llmproxy.report.scenario_rows import measure_drop_in_rate_or_status, validate_report_row
 from llmproxy.sqlite_file import (
     DatabaseErrorTexts,
     DatabaseFileState,
-    classify_database_file,
+    detect_sqlite_file_state,
     open_sqlite_connection,
     translate_errors,
     write_transaction,
@@ -97,7 +97,7 @@ def add_test_run_to_trend(path: Path, selected: Selected, completed: Completed) 
 def read_recent_tests(path: Path, limit: int = SHOWN) -> list[PastTestRun]:
     """Return the last tests, oldest first; none if none was kept. Raises CassetteCorrupt: a damaged database."""
     with translate_errors(path, _WORDS, writing=False):
-        if (state := classify_database_file(path)) in (DatabaseFileState.ABSENT, DatabaseFileState.EMPTY):
+        if (state := detect_sqlite_file_state(path)) in (DatabaseFileState.ABSENT, DatabaseFileState.EMPTY):
             return []
         if state not in (DatabaseFileState.ROLLBACK, DatabaseFileState.WAL):
             raise CassetteCorrupt(f"The state database {path} is no database.", hint=_WORDS.damaged)
@@ -156,7 +156,7 @@ def _summarize_scenario(name: str, tests: Sequence[PastTestRun]) -> tuple[int, s
     """Return a scenario's urgency, its name, and the change between the last two tests that ran it."""
     rows = [test.rows[name] for test in tests if name in test.rows]
     last, before = rows[-1], rows[-2] if len(rows) > 1 else None
-    step = 0 if before is None else compare_scenario_rows(before, last)
+    step = 0 if before is None else measure_drop_in_rate_or_status(before, last)
     good = sum(row["status"] == "passed" for row in rows)
     told = [f"passed {good} of {len(rows)}", "worse" if step > 0 else "better" if step < 0 else ""]
     told.append(_format_value_with_earlier(before, last, "cost_usd", lambda value: dollars(Decimal(value))))

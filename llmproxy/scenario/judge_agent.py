@@ -32,7 +32,7 @@ from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_misspelt_ke
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, choose_model, complete, require_model
 from llmproxy.scenario.models.transport import ModelAnswer
-from llmproxy.scenario.prompts import enclose_in_tags, format_transcript, format_transcript_entries, prompt
+from llmproxy.scenario.prompts import enclose_in_tags, fill_prompt, format_transcript, format_transcript_entries
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, CriterionResult, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import (
@@ -203,7 +203,7 @@ class JudgeQuestion:
                 return self._read_ruling(answer)
             except _Unusable as error:
                 unusable = error
-            repair = prompt("judge_repair", problem=unusable.problem, instruction=self.answer_instruction)
+            repair = fill_prompt("judge_repair", problem=unusable.problem, instruction=self.answer_instruction)
             said += [
                 {"role": "assistant", "content": _format_answer_for_retry(answer)},
                 {"role": "user", "content": repair},
@@ -216,7 +216,7 @@ class JudgeQuestion:
 
     @property
     def answer_instruction(self) -> str:
-        return prompt("judge_final" if self.forced else "judge_open")
+        return fill_prompt("judge_final" if self.forced else "judge_open")
 
     def list_judge_tools(self) -> list[dict[str, Any]]:
         finish = _function_tool(FINISH, "End the test with a status for every criterion.", self._verdict_schema())
@@ -255,7 +255,7 @@ class JudgeQuestion:
         text = f"{shown}\n\n{self.answer_instruction}"
         messages: list[Message] = [{"role": "system", "content": self.system}, {"role": "user", "content": text}, *said]
         if way >= _AnswerForcing.SCHEMA:
-            how = prompt("judge_json", or_continue="" if self.forced else ' or "continue_test"')
+            how = fill_prompt("judge_json", or_continue="" if self.forced else ' or "continue_test"')
             messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\n\n{how}"}
         return messages
 
@@ -462,7 +462,7 @@ class JudgeAgent(AgentAdapter):
             return []
         criteria, seen = Criteria(texts), format_transcript(input.messages, get_wire_tool_calls(input))
         question = JudgeQuestion(
-            self.system_prompt or prompt("judge"), self._build_prompt_text(input, criteria, seen), criteria, forced
+            self.system_prompt or fill_prompt("judge"), self._build_prompt_text(input, criteria, seen), criteria, forced
         )
         if estimate_tokens(seen) > self.token_threshold and self.max_discovery_steps > 0:
             look = TranscriptLookup(format_transcript_entries(input.messages, get_wire_tool_calls(input), longest=None))
@@ -492,7 +492,7 @@ class JudgeAgent(AgentAdapter):
             parts.append(enclose_in_tags("context", given.judgment_context))
         if unknown := list_unreadable_call_reasons(given):
             reasons = "\n".join(f"- {why}" for why in unknown)
-            parts.append(enclose_in_tags("unknown", prompt("judge_unknown", reasons=reasons)))
+            parts.append(enclose_in_tags("unknown", fill_prompt("judge_unknown", reasons=reasons)))
         return "\n\n".join([*parts, enclose_in_tags("transcript", seen or "(nothing was said)")])
 
     async def _ask_judges_for_rulings(self, question: JudgeQuestion, session: RunSession | None) -> list[JudgeRuling]:

@@ -18,12 +18,12 @@ from functools import cache
 from importlib.resources import files
 from string import Template
 
-from llmproxy.core.traffic.canonical_json import format_json
+from llmproxy.core.traffic.canonical_json import format_value_as_one_line_json
 from llmproxy.scenario.types import Message
 from llmproxy.trace.observing.tool_calls import ToolUse
 
 
-def prompt(name: str, **values: str) -> str:
+def fill_prompt(name: str, **values: str) -> str:
     """Return a prompt with its placeholders replaced. Raises KeyError for one without a value."""
     return Template(read_prompt_file(f"{name}.md")).substitute(values).strip()
 
@@ -86,7 +86,7 @@ def format_conversation_for_user(messages: Iterable[Message], *, show: bool = Fa
 def content_to_text(content: object) -> str:
     if isinstance(content, list):
         return "\n".join(filter(None, (_format_content_part(part) for part in content)))
-    return content if isinstance(content, str) else "" if content is None else format_json(content)
+    return content if isinstance(content, str) else "" if content is None else format_value_as_one_line_json(content)
 
 
 def _format_message(number: int, message: Message, names: dict[str, str], longest: int | None) -> list[str]:
@@ -118,7 +118,7 @@ def _format_wire_calls(calls: Sequence[ToolUse], longest: int | None) -> list[st
     for call in calls:
         lines.append(f"    the agent calls {call.name}({_normalize_arguments(call.arguments, longest)})")
         if call.result is not None:
-            result = call.result if isinstance(call.result, str) else format_json(call.result)
+            result = call.result if isinstance(call.result, str) else format_value_as_one_line_json(call.result)
             lines.append(f"    {call.name} returns {_cut_text(result, longest)}")
     return lines
 
@@ -129,7 +129,7 @@ def _normalize_arguments(given: object, longest: int | None) -> str:
             given = json.loads(given) if given.strip() else {}
         except (ValueError, RecursionError):
             return _cut_text(str(given), longest)
-    return "" if given in ({}, None) else _cut_text(format_json(given), longest)
+    return "" if given in ({}, None) else _cut_text(format_value_as_one_line_json(given), longest)
 
 
 def _format_content_part(part: object) -> str:

@@ -22,7 +22,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter, find_scenario_session,
 from llmproxy.scenario.config import ModelConfig, refuse_misspelt_keywords
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import choose_model, complete, require_model
-from llmproxy.scenario.prompts import enclose_in_tags, prompt
+from llmproxy.scenario.prompts import enclose_in_tags, fill_prompt
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, user
@@ -119,7 +119,7 @@ class CrescendoStrategy(RedTeamStrategy):
         self, target: str, current_turn: int, total_turns: int, scenario_description: str, metaprompt_plan: str = ""
     ) -> str:
         _, name, advice = self._find_phase(current_turn, total_turns)
-        return prompt(
+        return fill_prompt(
             "red_team_crescendo", target=enclose_in_tags("goal", target), plan=enclose_in_tags("plan", metaprompt_plan),
             turn=str(current_turn), turns=str(total_turns), phase=name, advice=advice,
             description=enclose_in_tags("scenario", scenario_description),
@@ -175,7 +175,7 @@ class GoatStrategy(RedTeamStrategy):
         scenario_description: str,
         metaprompt_plan: str = "",  # noqa: ARG002 - the same for all of its kind
     ) -> str:
-        return prompt(
+        return fill_prompt(
             "red_team_goat",
             target=enclose_in_tags("goal", target),
             catalogue="\n".join(
@@ -423,14 +423,14 @@ class RedTeamAgent(AgentAdapter):
                 asked = self.template.format(target=self.target, description=description, total_turns=self.total_turns)
             else:
                 goal = enclose_in_tags("goal", self.target)
-                asked = prompt("red_team_plan", target=goal, description=description, turns=str(self.total_turns))
+                asked = fill_prompt("red_team_plan", target=goal, description=description, turns=str(self.total_turns))
             attack.plan = await self._ask_given_model(
                 self.planner, [{"role": "user", "content": asked}], given, "plans the attack"
             )
         return attack.plan
 
     async def _score_answer(self, answer: str, given: AgentInput) -> tuple[int | None, str]:
-        asked = prompt(
+        asked = fill_prompt(
             "red_team_score", target=enclose_in_tags("goal", self.target), answer=enclose_in_tags("answer", answer)
         )
         raw = await self._ask_given_model(

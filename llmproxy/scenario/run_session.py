@@ -27,14 +27,14 @@ from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary
 
 from llmproxy.calls_and_totals import Call, Miss
-from llmproxy.client.child_env import BASE_URLS, URL_VARIABLE, find_upstreams, is_proxy_url, plan_env
-from llmproxy.client.control import CONFLICT, PAUSE, Control, ControlConnectionPool, ControlError
-from llmproxy.client.proxy_process import TOKEN_VARIABLE, Proxy, ensure_proxy, read_env_proxy_url
+from llmproxy.client.child_env import BASE_URLS, URL_VARIABLE, find_env_upstreams, is_proxy_url, plan_env
+from llmproxy.client.control import CONFLICT, PAUSE, ControlApiClient, ControlConnectionPool, ControlError
+from llmproxy.client.proxy_process import TOKEN_VARIABLE, Proxy, ensure_proxy, read_llmproxy_url
 from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, PARTY_HEADER, SESSION_HEADER, SESSION_PREFIX, SHOWN_KEY
 from llmproxy.report.events import HOST, PartyUse
-from llmproxy.scenario.types import LLM, AgentRole
+from llmproxy.scenario.types import AdapterModelAccessThroughProxy, AgentRole
 
 PATIENCE = 120.0  # seconds to wait for a session that another process has bound
 _TURN_PAUSE = 0.05
@@ -96,7 +96,7 @@ def get_session_lock(proxy: str, session: str) -> FairLock:
         return _SERVICES.setdefault((proxy, session), FairLock())
 
 
-def list_base_url_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...]:
+def list_session_names_in_env_urls(env: Mapping[str, str], proxy: str) -> tuple[str, ...]:
     """Return the proxy's sessions in base-URL variables; ``default`` for an address without one."""
     found: dict[str, None] = {}
     for each in BASE_URLS:
@@ -114,8 +114,8 @@ def build_process_session_name() -> str:
 
 @asynccontextmanager
 async def bind_process_calls_to_session(
-    control: Control, session: str | None, *, replay: bool, key_names: Sequence[str] | None = None, party: str = AGENT,
-    env: MutableMapping[str, str] = os.environ,
+    control: ControlApiClient, session: str | None, *, replay: bool, key_names: Sequence[str] | None = None,
+    party: str = AGENT, env: MutableMapping[str, str] = os.environ,
 ) -> AsyncIterator[float]:  # fmt: skip
     """Take the process's turn, with its calls bound to `session` as those of `party`; yields the seconds waited.
 
@@ -126,7 +126,7 @@ async def bind_process_calls_to_session(
     steps = _UndoableSteps(control, session or "", party)
     async with _take_turn(steps, _PROCESS) as waited:
         since = time.monotonic()
-        sources = list_base_url_sessions(env, control.url) or (build_process_session_name(),)
+        sources = list_session_names_in_env_urls(env, control.url) or (build_process_session_name(),)
         for source in sources if session is not None else ():
             await steps.bind_source(source, PATIENCE)
         made = plan_env(control.url, sources[0], env, replay=replay, key_names=key_names)
@@ -137,8 +137,8 @@ async def bind_process_calls_to_session(
 
 
 @asynccontextmanager
-async def bind_session_name_to_session(
-    control: Control, source: str, session: str, patience: float = PATIENCE
+async def bind_calls_under_name_to_session(
+    control: ControlApiClient, source: str, session: str, patience: float = PATIENCE
 ) -> AsyncIterator[float]:
     """Bind calls under `source` to `session`; yields the seconds waited. Raises MachineError."""
     steps = _UndoableSteps(control, session)
@@ -166,7 +166,7 @@ async def _take_turn(steps: _UndoableSteps, queue: FairLock) -> AsyncIterator[fl
 
 
 class _UndoableSteps:
-    def __init__(self, control: Control, session: str, party: str = AGENT) -> None:
+    def __init__(self, control: ControlApiClient, session: str, party: str = AGENT) -> None:
         self.repeated = False  # it had to wait for another process
         self._control, self._session, self._party = control, session, party
         self._bound: list[tuple[str, str]] = []  # sources with their earlier sessions; empty: their own
@@ -286,14 +286,16 @@ atexit.register(_CONNECTIONS.close)
 
 
 class RunSession:
-    def __init__(self, control: Control, opened: SessionReport) -> None:
+    def __init__(self, control: ControlApiClient, opened: SessionReport) -> None:
         self.control = control
         self.proxy = control.url
         self.name = opened.name
         self.mode = opened.mode
         self.opened = opened
         """Its report when it was opened: `unused` shows whether anything is recorded."""
-        self.llm = LLM(self.proxy, self.name, replay=opened.needs_no_model_keys, key_names=opened.key_names)
+        self.llm = AdapterModelAccessThroughProxy(
+            self.proxy, self.name, replay=opened.needs_no_model_keys, key_names=opened.key_names
+        )
         self._llms = {AGENT: self.llm}
         self.interrupted = False
         """Whether the run was interrupted, so that mode `once` records it again."""
@@ -317,8 +319,8 @@ class RunSession:
             raise SettingsError(
                 f"{cassette!r} cannot name a session of a run: the name travels in a header, which takes ASCII only."
             )
-        control = Control(proxy, token=token or os.environ.get(TOKEN_VARIABLE, ""), pool=_CONNECTIONS)
-        towards = find_upstreams(copy_env_without_proxy_changes(), control.url) | dict(upstreams or {})
+        control = ControlApiClient(proxy, token=token or os.environ.get(TOKEN_VARIABLE, ""), pool=_CONNECTIONS)
+        towards = find_env_upstreams(copy_env_without_proxy_changes(), control.url) | dict(upstreams or {})
         how: dict[str, Any] = {"sample": sample, "mode": mode, "upstreams": towards or None, "mocks": mocks}
         how |= {"run_variables": run_variables, "faults": faults}
         made = cls(control, await _open_session(control, cassette, how, patience))
@@ -342,7 +344,7 @@ class RunSession:
         return before
 
     async def set_unattributed_baseline(self) -> None:
-        watched = list_base_url_sessions(copy_env_without_proxy_changes(), self.proxy) or (
+        watched = list_session_names_in_env_urls(copy_env_without_proxy_changes(), self.proxy) or (
             build_process_session_name(),
         )
         self._watched = {*watched, HOST.session} - {self.name, ""}
@@ -352,7 +354,7 @@ class RunSession:
         """Return the headers of a call by the simulator (``user``) or a judge (``judge``, ``judge.2``)."""
         return {SESSION_HEADER: self.name, PARTY_HEADER: party}
 
-    def llm_for_role(self, role: AgentRole) -> LLM:
+    def llm_for_role(self, role: AgentRole) -> AdapterModelAccessThroughProxy:
         """Return access to models for an adapter of this role: with any client, its calls are its party's."""
         if (party := role.value.lower()) not in self._llms:
             self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._bind_name_for_party, party)))
@@ -373,7 +375,7 @@ class RunSession:
         """
         source = getattr(adapter, "session_to_bind", None)
         if source is not None and adapter.role is AgentRole.AGENT:
-            async with bind_session_name_to_session(self.control, source, self.name) as waited:
+            async with bind_calls_under_name_to_session(self.control, source, self.name) as waited:
                 yield waited
             return
         if not adapter.in_process or adapter.uses_session:
@@ -469,7 +471,7 @@ class RunSession:
         return found
 
 
-async def _open_session(control: Control, name: str, how: Mapping[str, Any], patience: float) -> SessionReport:
+async def _open_session(control: ControlApiClient, name: str, how: Mapping[str, Any], patience: float) -> SessionReport:
     """Open a session, retrying while another client has it; one opened for an interrupted run is closed."""
     deadline = time.monotonic() + patience
     while True:
@@ -521,7 +523,7 @@ def find_or_start_proxy(
     """
     chosen = next((each for each in (run_proxy, configured) if each is not None), None)
     if chosen is None:
-        return read_env_proxy_url(env) or None
+        return read_llmproxy_url(env) or None
     if chosen is True:
-        return read_env_proxy_url(env) or _OWN.proxy_url(env)
+        return read_llmproxy_url(env) or _OWN.proxy_url(env)
     return chosen.strip().rstrip("/") or None if isinstance(chosen, str) else None

@@ -17,7 +17,7 @@ from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
-from llmproxy.scenario.values.run_ids_and_options import ExecutorProtocol
+from llmproxy.scenario.values.run_ids_and_options import ScenarioExecutorProtocol
 from llmproxy.trace.observing.tool_calls import McpServerToolCalls, ToolUse, diff_asked_and_served_calls
 
 type _Wire = Mapping[int, Sequence[ToolUse]]
@@ -156,15 +156,15 @@ class ScenarioState(BaseModel):
     thread_id: str
     current_turn: int  # from 0
     config: ScenarioConfig
-    _executor: ExecutorProtocol | None = PrivateAttr(default=None)
+    _executor: ScenarioExecutorProtocol | None = PrivateAttr(default=None)
     _message_turns: dict[int, int] = PrivateAttr(default_factory=dict)  # by identity of the message
 
-    def bind(self, executor: ExecutorProtocol) -> Self:
+    def bind(self, executor: ScenarioExecutorProtocol) -> Self:
         self._executor = executor
         return self
 
     @property
-    def executor(self) -> ExecutorProtocol:
+    def executor(self) -> ScenarioExecutorProtocol:
         """The executor of this scenario. Raises ValueError for an unattached state."""
         if self._executor is None:
             raise ValueError("this ScenarioState belongs to no running scenario.")
@@ -293,7 +293,7 @@ class ScenarioState(BaseModel):
             self._require_all_calls_seen(self._executor, f"whether {tool_name!r} was called")
         return None
 
-    def _require_all_calls_seen(self, executor: ExecutorProtocol, what: str) -> None:
+    def _require_all_calls_seen(self, executor: ScenarioExecutorProtocol, what: str) -> None:
         """Raise MachineError if calls may be missing."""
         if unread := executor.wire_unread:
             raise MachineError(f"nobody can tell {what}: the answer of {unread}.")

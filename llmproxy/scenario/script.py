@@ -11,7 +11,7 @@ from typing import Any
 
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import Message, ScenarioResult
-from llmproxy.scenario.values.run_ids_and_options import ExecutorProtocol, context_scenario
+from llmproxy.scenario.values.run_ids_and_options import ScenarioExecutorProtocol, context_scenario
 
 type Callback = Callable[[ScenarioState], Any]
 
@@ -22,7 +22,10 @@ class Step:
     __slots__ = ("_verb", "kind", "said")
 
     def __init__(
-        self, kind: str, verb: Callable[[ExecutorProtocol], Awaitable[ScenarioResult | None]], said: object = None
+        self,
+        kind: str,
+        verb: Callable[[ScenarioExecutorProtocol], Awaitable[ScenarioResult | None]],
+        said: object = None,
     ) -> None:
         self.kind, self.said = kind, said
         self._verb = verb

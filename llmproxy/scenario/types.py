@@ -36,7 +36,7 @@ class AgentRole(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class LLM:
+class AdapterModelAccessThroughProxy:
     """Access to models through the proxy, in one session.
 
     An adapter in this process that sends its calls by `input.llm` needs no turn of its own; an agent in another process
@@ -171,14 +171,14 @@ class AgentInput(BaseModel):
     """The :class:`ScenarioState`, with which an adapter can also add messages."""
     propagation_headers: dict[str, str] = Field(default_factory=dict)
     """W3C ``traceparent`` of this turn, for an adapter that calls a remote agent: the same in record and replay."""
-    _llm: LLM | None = PrivateAttr(default=None)
+    _llm: AdapterModelAccessThroughProxy | None = PrivateAttr(default=None)
 
     @field_validator("judgment_request", mode="before")
     @classmethod
     def _accept_boolean_judgment_request(cls, asked: Any) -> Any:
         return (JudgmentRequest() if asked else None) if isinstance(asked, bool) else asked
 
-    def set_llm(self, llm: LLM | None) -> Self:
+    def set_llm(self, llm: AdapterModelAccessThroughProxy | None) -> Self:
         self._llm = llm
         return self
 
@@ -187,7 +187,7 @@ class AgentInput(BaseModel):
         return self.judgment_request.additional_context if self.judgment_request else None
 
     @property
-    def llm(self) -> LLM | None:
+    def llm(self) -> AdapterModelAccessThroughProxy | None:
         """Access to models for this run: base URLs, headers and variables of its session; None without a proxy."""
         return self._llm
 

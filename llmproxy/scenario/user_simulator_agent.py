@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
-from llmproxy.parsers import read_named_text
+from llmproxy.parsers import read_text_file_named_by_user
 from llmproxy.scenario.agent_adapter import (
     AgentAdapter,
     find_scenario_session,
@@ -26,12 +26,12 @@ from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_misspelt_ke
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, choose_model, complete, require_model
 from llmproxy.scenario.models.transport import ModelAnswer
-from llmproxy.scenario.prompts import enclose_in_tags, format_conversation_for_user, prompt, read_prompt_file
+from llmproxy.scenario.prompts import enclose_in_tags, fill_prompt, format_conversation_for_user, read_prompt_file
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.criteria import object_schema
 from llmproxy.scenario.values.messages import ClosingMessages
-from llmproxy.yaml_reader import SuiteProblems, parse_single_yaml_document
+from llmproxy.yaml_reader import SuiteProblemsError, parse_single_yaml_document
 
 _MEMBERS = frozenset({"name", "about", "behaviour"})
 _SUFFIXES = (".yaml", ".yml", ".md", ".txt")
@@ -54,7 +54,7 @@ class Persona:
         return enclose_in_tags("persona", "\n".join(lines))
 
 
-def find_persona(said: Persona | str | Path) -> Persona:
+def resolve_persona_name_file_or_text(said: Persona | str | Path) -> Persona:
     """Return the persona of a name, file, text or value. Raises SettingsError: unknown name, or unreadable file."""
     if isinstance(said, Persona):
         return said
@@ -81,12 +81,12 @@ def load_built_in_personas() -> dict[str, Persona]:
 
 
 def _build_persona_from_file(path: Path) -> Persona:
-    text = read_named_text(path, f"the persona {str(path)!r}")
+    text = read_text_file_named_by_user(path, f"the persona {str(path)!r}")
     if path.suffix in {".md", ".txt"}:
         return Persona(name=path.stem, about=text.strip())
     try:
         value = parse_single_yaml_document(text, str(path))
-    except SuiteProblems as error:
+    except SuiteProblemsError as error:
         raise SettingsError(f"the persona cannot be read: {error.message}") from error
     return _parse_persona(value, str(path))
 
@@ -160,7 +160,7 @@ class UserSimulatorAgent(AgentAdapter):
         self.temperature = self.config.temperature if self.config else temperature
         self.max_tokens = self.config.max_tokens if self.config else max_tokens
         self.system_prompt = system_prompt
-        self.persona = find_persona(persona) if persona is not None else None
+        self.persona = resolve_persona_name_file_or_text(persona) if persona is not None else None
         self.show_tools = show_tools
         self.may_end = may_end
         self._said = 0  # number of lines used
@@ -204,11 +204,11 @@ class UserSimulatorAgent(AgentAdapter):
     def build_prompt_messages(self, input: AgentInput, *, may_end: bool = False) -> list[Message]:  # noqa: A002
         persona = f"\n{self.persona.format_text()}\n" if self.persona else ""
         if self.system_prompt is None:
-            system = prompt("user_simulator", description=get_scenario_description(input), persona=persona)
+            system = fill_prompt("user_simulator", description=get_scenario_description(input), persona=persona)
         else:
             system = f"{self.system_prompt}{persona and '\n' + persona}".rstrip()
         if may_end and self._may_end_now(input.messages):
-            system += "\n\n" + prompt("user_simulator_end")
+            system += "\n\n" + fill_prompt("user_simulator_end")
         greeted = [
             {"role": "assistant", "content": GREETING},
             *format_conversation_for_user(input.messages, show=self.show_tools),

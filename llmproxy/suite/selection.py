@@ -224,7 +224,7 @@ def _find_cost(store: Path, cassette: str) -> Decimal | None:
     return None
 
 
-def check_estimated_cost_limit(store: Path, cases: Sequence[SuiteCase], options: SuiteCommandOptions) -> list[str]:
+def check_cost_estimate_before_run(store: Path, cases: Sequence[SuiteCase], options: SuiteCommandOptions) -> list[str]:
     """Return a message about costs. Raises SuiteError: the estimate is above the limit."""
     if options.max_cost is None or options.mode is None or (options.mode in OFFLINE and not options.live):
         return []

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmproxy.amount_formatting import format_count, format_times
-from llmproxy.core.traffic.canonical_json import format_json
+from llmproxy.core.traffic.canonical_json import format_value_as_one_line_json
 from llmproxy.core.traffic.json_diff import dump_for_comparison
 from llmproxy.trace.comparing.diff import ReplayDiff
 from llmproxy.trace.spans import AssertionResult, EvalResult, SpanKind, get_span_arguments_or_text
@@ -34,7 +34,7 @@ def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -
     """The output contains this text. Raises ValueError for an empty text, which every output contains."""
     if not substring:
         raise ValueError("output_contains() of an empty text always holds")
-    cassette = unwrap_cassette(run)
+    cassette = unwrap_cassette_from_run(run)
     text = cassette.output_text
     found = substring in text if case_sensitive else substring.casefold() in text.casefold()
     problem = "" if found else f"{substring!r} is not in the output: {_clip_text(text)!r}"
@@ -43,7 +43,7 @@ def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -
 
 def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionResult:
     """The output matches this regular expression somewhere. Raises `re.error`; ValueError if every text matches it."""
-    cassette = unwrap_cassette(run)
+    cassette = unwrap_cassette_from_run(run)
     compiled = re.compile(pattern)
     if compiled.search("") and compiled.search("\0") and not _CONDITION.search(compiled.pattern):
         raise ValueError(f"output_matches() of {compiled.pattern!r} always holds: it matches nothing in any text")
@@ -56,7 +56,7 @@ def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionRes
 
 def output_json(run: Subject, embedded: bool = False) -> AssertionResult:
     """The output is JSON; `embedded`: or contains it in a fenced block. `actual` is the value."""
-    cassette = unwrap_cassette(run)
+    cassette = unwrap_cassette_from_run(run)
     value, problem = _parse_json_output(cassette, embedded=embedded)
     actual = cassette.output_text if problem else value
     return build_assertion_result("output_json", cassette, "JSON", actual, problem)
@@ -64,7 +64,7 @@ def output_json(run: Subject, embedded: bool = False) -> AssertionResult:
 
 def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> AssertionResult:
     """The output is JSON and fits a JSON Schema or a pydantic model. Raises ValueError, TypeError: invalid schema."""
-    cassette = unwrap_cassette(run)
+    cassette = unwrap_cassette_from_run(run)
     value, problem = _parse_json_output(cassette, embedded=embedded)
     if not problem:
         problem = _validate_model(schema, value) if isinstance(schema, type) else _list_schema_violations(schema, value)
@@ -118,17 +118,19 @@ def cost_under(
 ) -> AssertionResult:
     """All calls together cost at most this much, in USD; an unknown price fails. `on_unknown_price`: Evalcraft's."""
     unknown = on_unknown_price or on_unknown
-    return _build_limit_result(run, "cost", unwrap_cassette(run).total_cost_usd, max_usd, "${:.6f}", unknown)
+    return _build_limit_result(run, "cost", unwrap_cassette_from_run(run).total_cost_usd, max_usd, "${:.6f}", unknown)
 
 
 def token_count_under(run: Subject, max_tokens: int, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
     """All calls together took at most this many tokens."""
-    return _build_limit_result(run, "tokens", unwrap_cassette(run).total_tokens, max_tokens, "{}", on_unknown)
+    return _build_limit_result(run, "tokens", unwrap_cassette_from_run(run).total_tokens, max_tokens, "{}", on_unknown)
 
 
 def latency_under(run: Subject, max_ms: float, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
     """All spans together took at most this many milliseconds (the sum, not elapsed time)."""
-    return _build_limit_result(run, "duration", unwrap_cassette(run).total_duration_ms, max_ms, "{:.1f} ms", on_unknown)
+    return _build_limit_result(
+        run, "duration", unwrap_cassette_from_run(run).total_duration_ms, max_ms, "{:.1f} ms", on_unknown
+    )
 
 
 def _build_limit_result(
@@ -136,7 +138,7 @@ def _build_limit_result(
 ) -> AssertionResult:
     if on_unknown not in ("fail", "ignore"):
         raise ValueError(f"what to do with the unknown is 'fail' or 'ignore', not {on_unknown!r}")
-    cassette = unwrap_cassette(run)
+    cassette = unwrap_cassette_from_run(run)
     lacking = cassette.unknown.get(what, 0)
     problem = ""
     if not actual <= limit:
@@ -156,7 +158,7 @@ def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int =
     No call (tool and arguments) was made more than `max_tool_repeats` times in all, and no answer of a model occurred
     more than `max_step_repeats` times in a row with the same words.
     """
-    cassette = unwrap_cassette(run)
+    cassette = unwrap_cassette_from_run(run)
     tools = cassette.get_tool_calls()
     calls = Counter(f"{span.tool_name} {dump_for_comparison(get_span_arguments_or_text(span))}" for span in tools)
     loops = [f"{call} x {count}" for call, count in calls.items() if count > max_tool_repeats]
@@ -180,7 +182,7 @@ def _clip_text(text: str) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
-def unwrap_cassette(subject: Subject) -> Cassette:
+def unwrap_cassette_from_run(subject: Subject) -> Cassette:
     """Return the cassette of a run, or the cassette itself. Raises TypeError for anything else."""
     found = subject.cassette if isinstance(subject, AgentRun) else subject
     if not isinstance(found, Cassette):
@@ -221,13 +223,13 @@ def tool_called(
 
     `times` counts the calls with these arguments. (Evalcraft's counts all calls of the tool.)
     """
-    cassette = unwrap_cassette(run)
+    cassette = unwrap_cassette_from_run(run)
     sequence = cassette.get_tool_sequence()
     calls = [span for span in cassette.get_tool_calls() if span.tool_name == tool_name]
     fitting = [
         span for span in calls if with_args is None or matches_partially(with_args, get_span_arguments_or_text(span))
     ]
-    said = "" if with_args is None else f" with {format_json(with_args)}"
+    said = "" if with_args is None else f" with {format_value_as_one_line_json(with_args)}"
     given = {"times": times, "with_args": with_args, "before": before, "after": after}
     conditions = {key: value for key, value in given.items() if value is not None}
     name = f"tool_called({', '.join([tool_name, *(f'{key}={value}' for key, value in conditions.items())])})"
@@ -237,7 +239,7 @@ def tool_called(
         problem = f"{tool_name!r} was called {format_times(len(fitting))}{said}, not {format_times(times)}."
     elif times is None and not fitting:
         problem = f"{tool_name!r} was never called{said}. "
-        problem += f"Its calls had {format_json(actual)}." if calls else f"Called were {sequence}."
+        problem += f"Its calls had {format_value_as_one_line_json(actual)}." if calls else f"Called were {sequence}."
     for other, sign, word in ((before, 1, "before"), (after, -1, "after")):
         if problem or other is None:
             continue
@@ -251,7 +253,7 @@ def tool_called(
 
 def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResult:
     """This tool was not called; without a name: no tool was."""
-    cassette = unwrap_cassette(run)
+    cassette = unwrap_cassette_from_run(run)
     called = [span.tool_name for span in cassette.get_tool_calls() if tool_name in (None, span.tool_name)]
     problem = f"Called {format_times(len(called))}: {called}." if called else ""
     return build_assertion_result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem, counts_all=True)
@@ -259,7 +261,7 @@ def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResul
 
 def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False) -> AssertionResult:
     """These tools were called in this order, with others between; `strict`: exactly. Raises ValueError: none."""
-    cassette = unwrap_cassette(run)
+    cassette = unwrap_cassette_from_run(run)
     sequence, expected = cassette.get_tool_sequence(), list(expected_order)
     if not strict and not expected:
         raise ValueError("tool_order() without tools always holds; no_tool_called(run) says that none was called")
@@ -279,7 +281,7 @@ def tool_trajectory(run: Subject, expected_tools: Sequence[str], *, mode: Mode =
     `mode`: ``strict`` the same in the same order; ``unordered`` the same, each as often; ``subset`` no others than
     these; ``superset`` all of these, and maybe others.
     """
-    cassette = unwrap_cassette(run)
+    cassette = unwrap_cassette_from_run(run)
     sequence, expected = cassette.get_tool_sequence(), list(expected_tools)
     extra = list((Counter(sequence) - Counter(expected)).elements())
     missing = list((Counter(expected) - Counter(sequence)).elements())
@@ -304,8 +306,8 @@ def same_tool_calls(
     run: Subject, baseline: Subject | str | Path, *, ignore_fields: Iterable[str] = (), compare_results: bool = False
 ) -> AssertionResult:
     """The same tools had the same arguments as in a baseline; ids, times and temporary paths may differ."""
-    old = Cassette.load(baseline) if isinstance(baseline, str | Path) else unwrap_cassette(baseline)
-    new = unwrap_cassette(run)
+    old = Cassette.load(baseline) if isinstance(baseline, str | Path) else unwrap_cassette_from_run(baseline)
+    new = unwrap_cassette_from_run(run)
     diff = ReplayDiff.compute(old, new, ignore_fields=ignore_fields, compare_results=compare_results)
     lines = [change.describe() for change in diff.tool_changes if change.looks is None]
     if diff.tool_sequence_changed:

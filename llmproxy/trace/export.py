@@ -20,7 +20,7 @@ from typing import IO, Any
 import llmproxy
 from llmproxy.calls_and_totals import Call
 from llmproxy.protocol import AGENT
-from llmproxy.trace.reading.recording_spans import parse_embedded_recording, spans_of
+from llmproxy.trace.reading.recording_spans import parse_recording_json_of_call, spans_of
 from llmproxy.trace.spans import Span, SpanKind, SpanListDigest
 from llmproxy.trace.trace_file import (
     Cassette,
@@ -44,10 +44,10 @@ _HALF = re.compile("[\ud800-\udfff]")
 def otlp(cassette: Cassette, *, content: bool = True) -> Plain:
     """Return a trace as one OTLP export request. `content` False leaves out all texts."""
     spans = SpanToOtlpConverter(cassette.id, content=content).convert(cassette.spans)
-    return build_otlp_request(list(spans), cassette.name)
+    return build_otlp_request_body(list(spans), cassette.name)
 
 
-def build_otlp_request(spans: Sequence[Plain], name: str) -> Plain:
+def build_otlp_request_body(spans: Sequence[Plain], name: str) -> Plain:
     resource = {"attributes": [_build_attribute("service.name", name or "llmproxy")]}
     scope = {"name": "llmproxy.trace", "version": llmproxy.__version__}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": spans}]}]}
@@ -275,13 +275,13 @@ def write_otlp(
     spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0
     for batch in batched(SpanToOtlpConverter(f"{cassette}~{sample}", content=content).convert(spans), BATCH):
-        line = json.dumps(build_otlp_request(batch, cassette), ensure_ascii=False, separators=(",", ":"))
+        line = json.dumps(build_otlp_request_body(batch, cassette), ensure_ascii=False, separators=(",", ":"))
         out.write(_HALF.sub("\N{REPLACEMENT CHARACTER}", line) + "\n")
         written += len(batch)
     return written
 
 
 def build_trace_from_calls(calls: Iterable[Call], name: str) -> Cassette:
-    made = [(parse_embedded_recording(call), call.at) for call in calls]
+    made = [(parse_recording_json_of_call(call), call.at) for call in calls]
     placed = (replace(each, started_at=at) if at else each for each, at in made if each is not None)
     return build_trace_from_interactions(placed, name)

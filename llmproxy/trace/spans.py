@@ -39,21 +39,23 @@ class TraceNotJSON(CassetteCorrupt, json.JSONDecodeError):
         return type(self), (self.message, json.JSONDecodeError(self.msg, self.doc, self.pos))
 
 
-class TraceWrongShape(CassetteCorrupt, AttributeError, TypeError):
+class TraceFileWrongShapeError(CassetteCorrupt, AttributeError, TypeError):
     """A list, a text or a number in place of an object, or the other way round."""
 
 
-class TraceMemberMissing(CassetteCorrupt, KeyError):
+class TraceFileMissingMemberError(CassetteCorrupt, KeyError):
     """A required member is missing."""
 
 
-class TraceWrongValue(CassetteCorrupt):
+class TraceFileInvalidValueError(CassetteCorrupt):
     """A member has an invalid value, such as an unknown kind."""
 
 
 def raise_if_wrong_type(given: object, wanted: type, what: str) -> None:
     if not isinstance(given, wanted):
-        raise TraceWrongShape(f"{what} must be {_NAMES[wanted]}, not {_NAMES.get(type(given), type(given).__name__)}.")
+        raise TraceFileWrongShapeError(
+            f"{what} must be {_NAMES[wanted]}, not {_NAMES.get(type(given), type(given).__name__)}."
+        )
 
 
 class SpanKind(StrEnum):
@@ -98,16 +100,16 @@ class TokenUsage:
         raise_if_wrong_type(data, dict, "token_usage")
         counts = {name: data.get(name, 0) for name in _COUNTS}
         for name, count in counts.items():
-            check_number(count, f"token_usage.{name}")
+            raise_unless_number_or_none(count, f"token_usage.{name}")
         return cls(**counts)
 
 
 _COUNTS = tuple(TokenUsage.__dataclass_fields__)
 
 
-def check_number(given: object, name: str) -> None:
+def raise_unless_number_or_none(given: object, name: str) -> None:
     if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
-        raise TraceWrongValue(f"`{name}` must be a number, not {given!r:.60}.")
+        raise TraceFileInvalidValueError(f"`{name}` must be a number, not {given!r:.60}.")
 
 
 @dataclass
@@ -152,19 +154,21 @@ class Span:
 
     @classmethod
     def from_dict(cls, data: Any) -> Span:
-        """Read one span, ignoring unknown members. Raises TraceMemberMissing, TraceWrongValue, TraceWrongShape."""
+        """Read one span, ignoring unknown members. Raises TraceFile{MissingMember,InvalidValue,WrongShape}Error."""
         raise_if_wrong_type(data, dict, "a span")
         for name in ("id", "kind", "timestamp"):
             if name not in data:
-                raise TraceMemberMissing(f"A span has no {name!r}.")
+                raise TraceFileMissingMemberError(f"A span has no {name!r}.")
         members = {name: data[name] for name in _SPAN if name in data}
         try:
             members["kind"] = SpanKind(data["kind"])
         except ValueError as error:
             known = ", ".join(kind.value for kind in SpanKind)
-            raise TraceWrongValue(f"{data['kind']!r:.60} is not a kind of span; there are {known}.") from error
-        check_number(data.get("duration_ms", 0.0), "duration_ms")
-        check_number(data.get("cost_usd"), "cost_usd")
+            raise TraceFileInvalidValueError(
+                f"{data['kind']!r:.60} is not a kind of span; there are {known}."
+            ) from error
+        raise_unless_number_or_none(data.get("duration_ms", 0.0), "duration_ms")
+        raise_unless_number_or_none(data.get("cost_usd"), "cost_usd")
         members["token_usage"] = TokenUsage.from_dict(data["token_usage"]) if data.get("token_usage") else None
         span = cls(**members)
         if UNKNOWN in (data.get("metadata") or ()):  # numbers that the file contains as 0
@@ -258,11 +262,11 @@ class SpanListDigest:
         self._between = b""
 
     def add(self, span: dict[str, Any]) -> None:
-        """Add a span. Raises TraceWrongShape for values without JSON form."""
+        """Add a span. Raises TraceFileWrongShapeError for values without JSON form."""
         try:
             text = json.dumps(span, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
         except (TypeError, ValueError, RecursionError) as error:
-            raise TraceWrongShape(f"Span {span.get('id')!r} cannot be written as JSON: {error}.") from error
+            raise TraceFileWrongShapeError(f"Span {span.get('id')!r} cannot be written as JSON: {error}.") from error
         self._digest.update(self._between + text)
         self._between = b", "
 

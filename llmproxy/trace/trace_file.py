@@ -37,8 +37,8 @@ from llmproxy.trace.spans import (
     SpanKind,
     SpanListDigest,
     TraceNotJSON,
-    check_number,
     raise_if_wrong_type,
+    raise_unless_number_or_none,
 )
 
 WRITES = "0.12.0"
@@ -219,7 +219,7 @@ class Cassette:
         raise_if_wrong_type(head, dict, "`cassette`")
         members = {name: copy.deepcopy(head[name]) for name in _HEAD if name in head}
         for name in ("total_tokens", "total_cost_usd", "total_duration_ms", "llm_call_count", "tool_call_count"):
-            check_number(members.get(name, 0), name)
+            raise_unless_number_or_none(members.get(name, 0), name)
         if head.get("provenance"):
             members["provenance"] = Provenance.from_dict(head["provenance"])
         spans = data.get("spans", [])

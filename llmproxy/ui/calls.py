@@ -34,13 +34,13 @@ from llmproxy.core.store.row_conversion import get_answer_date_or_start
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import ABSENT, count_common_prefix, count_common_suffix
 from llmproxy.core.traffic.websocket_frames import format_websocket_transcript, is_websocket_body
-from llmproxy.trace.reading.conversations import PlaceInConversation, RecordedConversations
+from llmproxy.trace.reading.conversations import RecordedConversations, RequestPlaceInConversation
 from llmproxy.trace.reading.decoded_exchange import (
     DecodedExchange,
     RequestMessageCache,
-    decode_exchange,
+    decode_interaction_to_messages,
     derive_span_id,
-    has_content,
+    is_nonempty_message,
     read_model_parameters,
     walk_declared_tools,
 )
@@ -81,7 +81,7 @@ class ExchangeLinker:
     _conversations: RecordedConversations = field(default_factory=RecordedConversations)
 
     def read(self, interaction: Interaction) -> LinkedExchange:
-        exchange = decode_exchange(interaction, self._history)
+        exchange = decode_interaction_to_messages(interaction, self._history)
         if interaction.operation not in CHAT:
             return LinkedExchange(exchange)
         place = self._conversations.place_exchange(exchange)
@@ -94,7 +94,7 @@ class ExchangeLinker:
         return LinkedExchange(exchange, 0 if previous is None else place.known, previous, place.retry, results)
 
     def _match_tool_results(
-        self, exchange: DecodedExchange, place: PlaceInConversation
+        self, exchange: DecodedExchange, place: RequestPlaceInConversation
     ) -> Iterator[ReportedToolResult]:
         for message in (each for each in exchange.messages[place.known :] if each.role == "tool"):
             pending = self._conversations.take_pending_call_of_result(place.conversation, message.tool_call_id)
@@ -109,7 +109,7 @@ def call_to_json(told: LinkedExchange) -> dict[str, Any]:
     response = exchange.interaction.response
     tools, parameters = walk_declared_tools(exchange.tree), read_model_parameters(exchange.tree)
     return {
-        **build_call_facts(exchange.interaction), "known": told.known,
+        **build_viewer_call_facts(exchange.interaction), "known": told.known,
         "messages": [_message_to_json(message, shown.get(n, ())) for n, message in enumerate(exchange.messages)],
         "previous": told.previous.interaction.id if told.previous else None, "retry": told.retry,
         "changes": _list_changes_since_previous(told.previous, exchange, told.known) if told.previous else [],
@@ -129,7 +129,7 @@ def attach_tool_results_to_calls(calls: Mapping[int, dict[str, Any]], results: S
             caller["results"][each.call] = {"text": each.text, "in": each.told_in}
 
 
-def build_call_facts(interaction: Interaction) -> dict[str, Any]:
+def build_viewer_call_facts(interaction: Interaction) -> dict[str, Any]:
     i, usage = interaction, interaction.usage
     cost = compute_cost(i.provider, i.model, usage)
     return {
@@ -176,7 +176,7 @@ def _group_media_by_message(tree: dict[str, Any], messages: Sequence[Message]) -
     body = as_dict(tree.get("request")) or tree
     entries: list[Any] = next((body[name] for name in _CONVERSATIONS if isinstance(body.get(name), list)), [])
     found: dict[int, list[Medium]] = {}
-    made = [sum(map(has_content, convert_entry_to_messages(entry))) for entry in entries]
+    made = [sum(map(is_nonempty_message, convert_entry_to_messages(entry))) for entry in entries]
     if (at := len(messages) - sum(made)) < 0:  # a shape whose parts cannot be told apart
         return {}
     for entry, count in zip(entries, made, strict=True):
@@ -283,7 +283,7 @@ def decode_utf8_or_none(data: bytes) -> str | None:
         return None
 
 
-def encode_text_as_delta(base: tuple[int, str], text: str) -> dict[str, Any]:
+def encode_text_relative_to_base(base: tuple[int, str], text: str) -> dict[str, Any]:
     of, old = base
     front = count_common_prefix(old, text)
     back = count_common_suffix(old, text, min(len(old), len(text)) - front)

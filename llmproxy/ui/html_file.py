@@ -28,7 +28,7 @@ from llmproxy.ui.calls import (
     call_to_json,
     decode_utf8_or_none,
     encode_body_for_json,
-    encode_text_as_delta,
+    encode_text_relative_to_base,
     summarize_recorded_steps,
 )
 
@@ -56,7 +56,9 @@ def build_viewer_page_data(
         which = queries.CallFilter(info.name, info.sample)
         taken = {each.id for each in found}
         own = [each for each in found if each.party == AGENT] or found
-        told = list(queries.take_until_byte_limit(islice(own, queries.MAX_RUN_CALLS), queries.MAX_RUN_BYTES))
+        told = list(
+            queries.take_interactions_until_byte_limit(islice(own, queries.MAX_RUN_CALLS), queries.MAX_RUN_BYTES)
+        )
         stored = {row.id: row for row in store.list_summaries(info.name, info.sample, superseded=True)}
         listed = [_build_call_row(stored[each.id], each) for each in found if each.id in stored]
         cassettes.append(
@@ -69,7 +71,7 @@ def build_viewer_page_data(
                 "rows": listed,
                 "left": info.live - len(found),
                 "sums": queries.sum_calls(store, which),
-                "strip": [each for each in queries.list_timeline_marks(store, which) if each[0] in taken],
+                "strip": [each for each in queries.list_calls_for_timeline(store, which) if each[0] in taken],
                 "steps": {"steps": summarize_recorded_steps(told), "calls": len(told), "of": info.live},
             }
         )
@@ -83,7 +85,7 @@ def build_viewer_page_data(
 def _build_call_row(row: StoredCallSummary, interaction: Interaction) -> dict[str, Any]:
     """Return a call's row with the file's texts: the store's contain names that are replaced here."""
     asked, answered, cost = extract_texts_and_cost(interaction)
-    return queries.row_to_json(replace(row, last_user_text=asked, answer_text=answered, cost_usd=cost))
+    return queries.convert_call_summary_to_json(replace(row, last_user_text=asked, answer_text=answered, cost_usd=cost))
 
 
 @dataclass(slots=True)
@@ -142,7 +144,7 @@ class PageDataBuilder:
         depth = self.depth.get(of or 0, 0) + 1
         if text is None or base is None or of is None or depth > _DEEPEST:
             return encode_body_for_json(interaction.request.body)
-        made = encode_text_as_delta((of, base), text)
+        made = encode_text_relative_to_base((of, base), text)
         if "of" in made:
             self.depth[interaction.id or 0] = depth
         return made

@@ -1,6 +1,6 @@
 """The viewer at a proxy's own port: the page, its queries about the store, and live traffic.
 
-Access follows the control API's rule (`core.control.endpoints.find_access_refusal`); only the page itself, without its
+Access follows the control API's rule (`endpoints.find_control_api_access_refusal`); only the page itself, without its
 token for those who need one, is open to every client. Answers are computed in a thread, with a store opened for each: a
 query must never delay a replay. The engine's state is taken in its own thread, between two of its events.
 """
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from llmproxy.advice import format_command, format_store_option
-from llmproxy.calls_and_totals import Call, CallLog
-from llmproxy.core.control.endpoints import ControlForbidden, ControlRequest, find_access_refusal
+from llmproxy.advice import format_llmproxy_command, format_store_option
+from llmproxy.calls_and_totals import Call, RecentProxyCallLog
+from llmproxy.core.control.endpoints import ControlForbidden, ControlRequest, find_control_api_access_refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.journal import JournaledMiss
@@ -38,11 +38,11 @@ _WORDS = {
 
 
 @dataclass(slots=True)
-class Viewer:
+class ProxyViewerRequestHandler:
     """Answers requests below ``/_llmproxy/ui/``."""
 
     engine: Engine
-    watch: CallLog
+    watch: RecentProxyCallLog
     opened: Callable[[], Iterable[Exchange]]
     token: str = ""
     page_token: str = ""
@@ -53,7 +53,7 @@ class Viewer:
     def answer_request(self, asked: ControlRequest) -> Future[page.ViewerResponse]:
         """Answer a request asynchronously. Must be called in the engine's thread."""
         target = urlsplit(asked.target)
-        path, refusing = target.path, find_access_refusal(asked, self.token, self.page_token)
+        path, refusing = target.path, find_control_api_access_refusal(asked, self.token, self.page_token)
         if path == "/":
             answer = page.redirect_to_page()
         elif asked.method not in ("GET", "HEAD"):
@@ -81,7 +81,7 @@ class Viewer:
     def _answer_page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> page.ViewerResponse:
         """Return the page; with its token only for clients that need none, and never for a script."""
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
-        typed = find_access_refusal(_drop_same_origin_headers(asked), self.token)
+        typed = find_control_api_access_refusal(_drop_same_origin_headers(asked), self.token)
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
             return page.answer_viewer_with_error(refusing or typed or ControlForbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
@@ -96,7 +96,7 @@ class Viewer:
             seen = self._take_live_snapshot(queries.read_query_integer(query, "after", 0, 1 << 53))
             return lambda *_: {**seen, "rows": [_call_to_row(number, each) for number, each in seen["rows"]]}
         if question == "miss":
-            misses, all_of_them = engine.journal.list_misses(), format_command("why", path)
+            misses, all_of_them = engine.journal.list_misses(), format_llmproxy_command("why", path)
             return lambda *_: _answer_miss_details(misses, query, all_of_them)
         if question == "report" and (tests := self.tests) is not None:
             return lambda _, given: tests(given)
@@ -155,7 +155,7 @@ def _call_to_row(number: int, o: Call) -> dict[str, Json]:
 
 
 def _answer_miss_details(misses: Sequence[JournaledMiss], query: Mapping[str, str], all_of_them: str) -> Json:
-    """Return a miss: text, places, commands; repeats are kept once. Raises InvalidViewerQuery, UnknownPageQuery."""
+    """Return a miss: text, places, commands; repeats once. Raises InvalidViewerQuery, UnknownViewerQueryError."""
     try:
         at = float(query.get("at", ""))
     except ValueError as error:
@@ -164,7 +164,7 @@ def _answer_miss_details(misses: Sequence[JournaledMiss], query: Mapping[str, st
     found = next((each for each in own if each.at == at), None)
     found = found or next((each for each in reversed(own) if key and each.data.get("key") == key), None)
     if found is None:
-        raise queries.UnknownPageQuery("llmproxy: this miss is not remembered any more.", hint=all_of_them)
+        raise queries.UnknownViewerQueryError("llmproxy: this miss is not remembered any more.", hint=all_of_them)
     near = found.data.get("nearest") or {}
     places = list(found.places) or near.get("differences") or []
     about = {name: found.data.get(name) for name in ("reason", "cassette")}

@@ -32,7 +32,7 @@ _NO_SCRIPT = "This page needs JavaScript, which is switched off here."
 
 
 def render_viewer_page(data: dict[str, Any], title: str = "llmproxy", *, served: bool = False) -> str:
-    style, code = read_static("style.css"), build_page_scripts()
+    style, code = read_static("style.css"), list_viewer_script_sources()
     text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{build_page_csp(style, code, served=served)}">'
@@ -93,7 +93,7 @@ START = (
 )
 
 
-def build_page_scripts() -> list[str]:
+def list_viewer_script_sources() -> list[str]:
     return [START, *(wrap_js_module(name) for name in _list_module_and_imports(MAIN)), f'use("{MAIN}");']
 
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from llmproxy.core.forks.fork_rows import list_forks
+from llmproxy.core.forks.fork_rows import list_all_forks_in_store
 from llmproxy.core.sessions.session import canonicalize_session_name
 from llmproxy.core.store.reader import CassetteInfo, StoreReader
 from llmproxy.core.store.row_conversion import (
     SELECT_SUMMARY,
     StoredCallSummary,
-    build_summary_from_row,
+    build_call_summary_from_row,
     decode_sql_text,
     to_sql,
 )
@@ -80,7 +80,10 @@ class CallFilter:
 def read_window_of_call_rows(store: StoreReader, wanted: CallFilter, offset: int, limit: int) -> list[dict[str, Any]]:
     where, values = wanted.to_sql()
     sql = f"{SELECT_SUMMARY} WHERE {where} ORDER BY started_at, id LIMIT ? OFFSET ?"
-    return [row_to_json(build_summary_from_row(row)) for row in store.query(sql, (*values, min(limit, MOST), offset))]
+    return [
+        convert_call_summary_to_json(build_call_summary_from_row(row))
+        for row in store.query(sql, (*values, min(limit, MOST), offset))
+    ]
 
 
 def read_first_prompt_of_cassette(store: StoreReader, info: CassetteInfo) -> str:
@@ -122,7 +125,7 @@ def count_calls(store: StoreReader, wanted: CallFilter) -> int:
     return int(store.query(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
 
 
-def list_timeline_marks(store: StoreReader, wanted: CallFilter) -> list[list[Any]]:
+def list_calls_for_timeline(store: StoreReader, wanted: CallFilter) -> list[list[Any]]:
     """Return each call's mark: id, Unix time, ms, ms to first byte, failed?, party, model; empty if too many."""
     where, values = wanted.to_sql()
     sql = (
@@ -133,13 +136,13 @@ def list_timeline_marks(store: StoreReader, wanted: CallFilter) -> list[list[Any
     return found if len(found) <= DRAWN else []
 
 
-def count_rows_before(store: StoreReader, wanted: CallFilter, started_at: float, id_: int) -> int:
+def count_calls_before_in_list(store: StoreReader, wanted: CallFilter, started_at: float, id_: int) -> int:
     where, values = wanted.to_sql()
     sql = f"SELECT count(*) FROM interactions WHERE {where} AND (started_at, id) < (?, ?)"
     return int(store.query(sql, (*values, started_at, id_))[0][0])
 
 
-def row_to_json(row: StoredCallSummary) -> dict[str, Any]:
+def convert_call_summary_to_json(row: StoredCallSummary) -> dict[str, Any]:
     return {
         "id": row.id, "party": row.party, "provider": row.provider, "operation": row.operation,
         "channel": row.channel.value, "model": row.model, "stream": row.stream, "status": row.status,
@@ -164,15 +167,17 @@ class InvalidViewerQuery(RefusedError):
     status = 400
 
 
-class UnknownPageQuery(RefusedError):
+class UnknownViewerQueryError(RefusedError):
     code = "llmproxy_not_found"
     status = 404
 
 
 def answer_viewer_query(store: StoreReader, question: str, query: Query) -> Json:
-    """Answer a query of the page. Raises InvalidViewerQuery, UnknownPageQuery, CassetteError."""
+    """Answer a query of the page. Raises InvalidViewerQuery, UnknownViewerQueryError, CassetteError."""
     if question not in QUESTIONS:
-        raise UnknownPageQuery(f"llmproxy: the page has no question {question[:60]!r}.", hint=", ".join(QUESTIONS))
+        raise UnknownViewerQueryError(
+            f"llmproxy: the page has no question {question[:60]!r}.", hint=", ".join(QUESTIONS)
+        )
     return QUESTIONS[question](store, query)
 
 
@@ -223,7 +228,7 @@ NO_CHILD = {"fork": None, "parent": None}
 
 def list_fork_origins(store: StoreReader) -> dict[tuple[str, int], dict[str, str]]:
     found = {}
-    for each in list_forks(store):
+    for each in list_all_forks_in_store(store):
         parent = canonicalize_session_name(f"{each.parent}~{each.parent_sample}")
         found[each.cassette, each.sample] = {"fork": each.describe_origin(), "parent": parent}
     return found
@@ -235,7 +240,7 @@ def answer_call_list_query(store: StoreReader, query: Query) -> Json:
     offset, limit = read_query_integer(query, "offset", 0, 10**9), read_query_integer(query, "limit", 200, MOST)
     found: dict[str, Json] = {"offset": offset, "rows": read_window_of_call_rows(store, which, offset, limit)}
     if query.get("sums") == "1":
-        found |= {"sums": sum_calls(store, which), "strip": list_timeline_marks(store, which)}
+        found |= {"sums": sum_calls(store, which), "strip": list_calls_for_timeline(store, which)}
     return found
 
 
@@ -243,7 +248,7 @@ def answer_call_position_query(store: StoreReader, query: Query) -> Json:
     """Return a call's position in its recording's list, and its name in every store with the same cassettes."""
     row = _load_row_summary(store, read_query_integer(query, "id", None, 1 << 62))
     which = replace(parse_call_list_query({**query, "cassette": row.cassette}), sample=row.sample)
-    place = count_rows_before(store, which, row.started_at, row.id)
+    place = count_calls_before_in_list(store, which, row.started_at, row.id)
     about = {"cassette": row.cassette, "sample": row.sample}
     return {**about, "place": place, "recording": f"{row.key}#{row.occurrence}"}
 
@@ -252,7 +257,9 @@ def answer_recorded_steps_query(store: StoreReader, query: Query) -> Json:
     which = parse_call_list_query(query)
     listed = read_window_of_call_rows(store, which, 0, MOST)
     rows = [row for row in listed if row["party"] == AGENT] or listed  # without simulators and judges
-    read = list(take_until_byte_limit((store.load(row["id"]) for row in rows[:MAX_RUN_CALLS]), MAX_RUN_BYTES))
+    read = list(
+        take_interactions_until_byte_limit((store.load(row["id"]) for row in rows[:MAX_RUN_CALLS]), MAX_RUN_BYTES)
+    )
     return {"steps": summarize_recorded_steps(read), "calls": len(read), "of": count_calls(store, which)}
 
 
@@ -288,7 +295,7 @@ QUESTIONS: Mapping[str, Callable[[StoreReader, Query], Json]] = {
 # --- what they share -------------------------------------------------------------------------------------------------
 
 
-def take_until_byte_limit(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
+def take_interactions_until_byte_limit(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
     """Yield interactions until their bodies exceed the limit; always the first."""
     left = most
     for each in found:
@@ -306,7 +313,7 @@ def _load_row_summary(store: StoreReader, id_: int) -> StoredCallSummary:
     if not (found := store.query(f"{SELECT_SUMMARY} WHERE id = ?", (id_,))):
         text = f"There is no interaction {id_} in {store.path.name}."
         raise CassetteNotFound(text, hint="It may have been replaced.")
-    return build_summary_from_row(found[0])
+    return build_call_summary_from_row(found[0])
 
 
 def _load_neighbours(store: StoreReader, row: StoredCallSummary, count: int, *, later: bool) -> Iterator[Interaction]:
@@ -318,4 +325,4 @@ def _load_neighbours(store: StoreReader, row: StoredCallSummary, count: int, *, 
     )
     place = (to_sql(row.cassette), row.sample, to_sql(row.party), row.started_at, row.id)
     found = store.query(sql, (*place, count))
-    yield from take_until_byte_limit((store.load(id_) for (id_,) in found), AROUND_BYTES)
+    yield from take_interactions_until_byte_limit((store.load(id_) for (id_,) in found), AROUND_BYTES)

@@ -11,8 +11,8 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.faults.kinds import KINDS
-from llmproxy.core.faults.parsing import PRESETS, parse_faults_yaml_to_json, read_faults, read_preset_text
-from llmproxy.settings import list_setting_options
+from llmproxy.core.faults.parsing import PRESETS, parse_faults_yaml_to_json, read_fault_preset_text, read_faults
+from llmproxy.settings import list_options_of_settings
 from tests.support.doc_tables import kinds_table
 from tests.support.forked import program
 
@@ -28,7 +28,7 @@ def test_each_option_is_shown_with_its_source(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.llmproxy]\nport = 9999\n", encoding="utf-8")
     done = settings(tmp_path, "--json", LLMPROXY_MODE="auto", OPENAI_BASE_URL="https://gateway.example/v1")
     facts = {fact["name"]: fact for fact in json.loads(done.stdout)}
-    assert list(facts) == [option.key for option in list_setting_options()]
+    assert list(facts) == [option.key for option in list_options_of_settings()]
     assert (facts["mode"]["value"], facts["mode"]["source"]) == ("auto", "environment LLMPROXY_MODE")
     assert (facts["port"]["value"], facts["host"]["source"]) == (9999, "default")
     assert facts["upstream"]["value"] == {"openai": "https://gateway.example/v1"}
@@ -57,7 +57,7 @@ def test_every_kind_and_preset_is_listed_with_an_example_that_works(capsys: pyte
 def test_a_preset_is_printed_as_its_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What is printed can be kept and changed."""
     assert main(["faults", name]) == 0
-    assert capsys.readouterr().out == read_preset_text(name)
+    assert capsys.readouterr().out == read_fault_preset_text(name)
 
 
 def test_one_kind_is_told_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,15 +17,15 @@ import pytest
 from llmproxy.cli.doctor import (
     Diagnosis,
     DiagnosisLevel,
-    check_bypassing_programs,
     check_certificates,
     check_own_address_exempt,
     check_proxy_env_variables,
     check_traffic_arrived,
+    diagnose_observed_proxy_bypasses,
     parse_url_address,
 )
-from llmproxy.client.bypass_monitor import BypassMonitoredProcess, ProcessMonitor
-from llmproxy.client.child_env import CaFiles, combine_ca_bundles, plan_env
+from llmproxy.client.bypass_monitor import BypassMonitoredProcess, ProxyBypassMonitor
+from llmproxy.client.child_env import TrustedCertificateFiles, combine_ca_bundles, plan_env
 from llmproxy.client.session_reports import SessionReport
 from tests.cli.test_run import asking
 from tests.provider.tls import server_context
@@ -34,7 +34,7 @@ from tests.support.forked import program
 from tests.support.process import clean_env, free_port, llmproxy, needed
 from tests.support.proxy import proxy
 
-linux = pytest.mark.skipif(not ProcessMonitor().is_supported, reason="NOT RUN: needs Linux's /proc")
+linux = pytest.mark.skipif(not ProxyBypassMonitor().is_supported, reason="NOT RUN: needs Linux's /proc")
 
 
 def doctor(*words: str, env: Mapping[str, str] | None = None, code: int) -> str:
@@ -142,7 +142,7 @@ def verdicts(findings: list[Diagnosis]) -> list[str]:
 def test_our_own_environment_is_fine(tmp_path: Path) -> None:
     """What `run` sets is what the doctor wants, interception included."""
     ca = server_context()[1]
-    how = CaFiles(str(ca), str(combine_ca_bundles(ca, [], tmp_path / "bundle.pem")))
+    how = TrustedCertificateFiles(str(ca), str(combine_ca_bundles(ca, [], tmp_path / "bundle.pem")))
     env = plan_env(URL, "x", {}, replay=True, interception=how).apply_to({})
     found = [
         *check_proxy_env_variables(env, URL, intercepted=True),
@@ -194,7 +194,7 @@ def test_who_went_past_is_named_with_advice_for_its_runtime() -> None:
         1: BypassMonitoredProcess(1, "/bin/sh", ours, set(), 5),
         2: BypassMonitoredProcess(2, "/usr/bin/node", ours, set(), 5),
     }
-    found = check_bypassing_programs(seen, {2: [("1.2.3.4", 443)]}, URL, intercepted=False, arrived=False)
+    found = diagnose_observed_proxy_bypasses(seen, {2: [("1.2.3.4", 443)]}, URL, intercepted=False, arrived=False)
     assert [each.text for each in found] == ["/usr/bin/node (2) went to 1.2.3.4:443 itself, past the proxy"]
     assert all(line.startswith("Node") for line in found[0].advice)
 
@@ -206,14 +206,14 @@ def test_a_process_that_lost_the_variables_is_named() -> None:
         2: BypassMonitoredProcess(2, "b", {}, set(), 1),
         3: BypassMonitoredProcess(3, "c", None, set(), 9),
     }
-    found = check_bypassing_programs(seen, {}, URL, intercepted=False, arrived=True)
+    found = diagnose_observed_proxy_bypasses(seen, {}, URL, intercepted=False, arrived=True)
     assert [each.text for each in found] == ["a (1) runs without our variables"]
 
 
 def test_where_nothing_was_seen_the_runtimes_advice_is_all_there_is() -> None:
     """No traffic and no connection: the doctor says what it knows of the programs."""
     seen = {1: BypassMonitoredProcess(1, "sh", None), 2: BypassMonitoredProcess(2, "ruby", None)}
-    found = check_bypassing_programs(seen, {}, URL, intercepted=True, arrived=False)
+    found = diagnose_observed_proxy_bypasses(seen, {}, URL, intercepted=True, arrived=False)
     assert [line.partition(",")[0] for line in found[0].advice] == ["Ruby", "Ruby"]
     assert "a local Ollama, are not watched" in found[0].text
 

@@ -21,7 +21,7 @@ from llmproxy.core.cassettes.formats import Recorded, read_file_of_recordings
 from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_row
-from llmproxy.core.forks.overrides import parse_overrides
+from llmproxy.core.forks.overrides import parse_answer_override_options
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import store_accepted_changes
 from llmproxy.core.traffic.interaction import Interaction
@@ -276,7 +276,14 @@ def test_options_that_do_not_go_together(options: tuple[str, ...], capsys: pytes
 
 def test_a_fork_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
     """In files for review; what another format has no place for is said."""
-    fork = Fork("trip@fork-1", "trip", 2, "because", overrides=parse_overrides(["get_weather=5"], []), created_at=1.5)
+    fork = Fork(
+        "trip@fork-1",
+        "trip",
+        2,
+        "because",
+        overrides=parse_answer_override_options(["get_weather=5"], []),
+        created_at=1.5,
+    )
     run("import", cassette(Path("a.yaml"), "a", "b"), "--cassette", fork.cassette)
     with SqliteCassetteStore.open(Path("llmproxy.db"), writable=True, now=lambda: 0.0) as store:
         store_fork_row(store, fork)

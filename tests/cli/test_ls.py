@@ -18,7 +18,7 @@ from llmproxy.cli import main
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig
-from llmproxy.core.sessions.journal import Journal, JournaledMiss
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter, JournaledMiss
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Request, Response
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import answered
@@ -147,7 +147,7 @@ def test_recorded_text_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.
         evil, request=request, provider=EVIL, operation=EVIL, response=Response(200, EVIL, (), (Chunk(1, ODD),))
     )
     fill(path, evil, odd)
-    journal = Journal.open(Path(f"{path}.state.db"), lambda: NOW)
+    journal = CallDecisionJournalWriter.open(Path(f"{path}.state.db"), lambda: NOW)
     journal.add_miss(JournaledMiss(NOW, EVIL, {"text": EVIL}))
     journal.close()
     shown = [["ls"], ["show", "1"], ["show", "2"], ["diff", "1", "2"], ["why"]]
@@ -195,7 +195,7 @@ def test_diff_names_the_places(path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_why_says_what_the_client_was_told(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The last misses, oldest first, word for word; none is said to be none."""
     assert run(capsys, path, "why")[1].startswith("Nothing is known: there is no ")
-    journal = Journal.open(Path(f"{path}.state.db"), lambda: NOW)
+    journal = CallDecisionJournalWriter.open(Path(f"{path}.state.db"), lambda: NOW)
     for n in range(3):
         text = f"llmproxy: no recorded response {n}\nnearest: 1"
         journal.add_miss(JournaledMiss(NOW, text, {"text": text, "key": "v1:x"}))
@@ -288,7 +288,7 @@ Asked = tuple[dict[str, object], Headers]
 
 def perform(store: Path, mode: Mode, *asked: Asked) -> None:
     """Ask through an engine with a journal, as a proxy has it."""
-    journal = Journal.open(Path(f"{store}.state.db"), time.time)
+    journal = CallDecisionJournalWriter.open(Path(f"{store}.state.db"), time.time)
     made = Engine(
         EngineConfig(mode=mode, store=store), redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic
     )

@@ -18,8 +18,8 @@ import pytest
 
 from llmproxy.calls_and_totals import Call
 from llmproxy.cli import main
-from llmproxy.core.forks.fork_rows import list_forks
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.forks.fork_rows import list_all_forks_in_store
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key
 from llmproxy.protocol import Decision
@@ -206,7 +206,7 @@ def test_prune_unused_is_what_the_last_run_left(path: Path, capsys: pytest.Captu
     fill(path, chat("never asked again"))
     code, out = run(capsys, path, "prune", "--unused", "--yes")
     assert (code, "is not known" in out) == (3, True)
-    journal = Journal.open(Path(f"{path}.state.db"), lambda: NOW)
+    journal = CallDecisionJournalWriter.open(Path(f"{path}.state.db"), lambda: NOW)
     journal.record_call(Call(decision=Decision.REPLAY, method="POST", target="/", status=200, interaction=1))
     journal.close()
     assert "1 interaction of cassette default: 1 live" in run(capsys, path, "prune", "--unused", "--yes")[1]
@@ -293,7 +293,7 @@ def test_a_renamed_cassette_replays_under_its_new_name(path: Path, capsys: pytes
     assert "killed" not in run(capsys, path, "ls")[1]
     assert run(capsys, path, "rename", "other", "another") == (0, "other is now another.\n")
     with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
-        assert [each.parent for each in list_forks(store)] == ["another"]
+        assert [each.parent for each in list_all_forks_in_store(store)] == ["another"]
     assert [row["cassette"] for row in listed(capsys, path)] == ["default", "another", "other@fork-1"]
     assert run(capsys, path, "verify")[0] == 0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from tests.provider import Provider, load
 from tests.support.asking import ASK
@@ -93,7 +93,7 @@ def test_stores_of_the_parts_are_one_store(tmp_path: Path, capsys: pytest.Captur
     """Journals beside them stay where they are; what is there already is not written over."""
     for name, n in (("a", 1), ("b", 2)):
         (tmp_path / name).mkdir()
-        Journal.open(tmp_path / name / "llmproxy.db.state.db", partial(float, n)).close()
+        CallDecisionJournalWriter.open(tmp_path / name / "llmproxy.db.state.db", partial(float, n)).close()
         with reopened(tmp_path / name / "llmproxy.db", writable=True) as store:
             store.add_interaction(interaction(n, cassette=name), supersede=False)
     assert main(["merge", "a", "b", "--store", "all.db"]) == 0

@@ -11,11 +11,11 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.cluster.transfer_files import (
     describe_files_sent_to_cluster,
     get_ray_driver_cassette_dir,
-    merge_node_cassettes,
+    merge_cluster_node_cassettes,
 )
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
-from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.run.run_context import SuiteRunContext
 from llmproxy.suite.run.run_on_cluster import SuiteParcel, pack_suites
 
 SUITE = """
@@ -43,7 +43,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def packed(mode: str, files: tuple[str, ...] = (), variables: tuple[str, ...] = (), **env: str) -> SuiteParcel:
     cases = [case for case in load_suites(["."]).scenarios if case.id == "a"]
-    world = RunContext(options=SuiteCommandOptions(mode=mode), proxy=None)
+    world = SuiteRunContext(options=SuiteCommandOptions(mode=mode), proxy=None)
     return pack_suites(
         world, cases, ["."], load_settings({"mode": mode}), [], files=files, variables=variables, env=env
     )
@@ -67,7 +67,7 @@ def test_only_what_is_named_travels(project: Path) -> None:
 
 def test_recordings_are_brought_into_the_folder(project: Path) -> None:
     folder = get_ray_driver_cassette_dir(load_settings({}))
-    assert merge_node_cassettes([], folder) == ""
-    assert "0 cassette files came home to tests/cassettes" in merge_node_cassettes(
+    assert merge_cluster_node_cassettes([], folder) == ""
+    assert "0 cassette files came home to tests/cassettes" in merge_cluster_node_cassettes(
         [{"t/a.yaml": (project / "tests/cassettes/t/a.yaml").read_bytes()}], folder
     )

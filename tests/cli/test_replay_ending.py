@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from llmproxy.cli.parts.options import RunArguments, RunCommandOptions, load_settings
+from llmproxy.cli.parts.options import CliRunArguments, RunCommandOptions, load_settings
 from llmproxy.cli.replay import ReplayCommandReporter
-from llmproxy.client.control import Control
+from llmproxy.client.control import ControlApiClient
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import SessionReport
 
@@ -26,7 +26,7 @@ def ending(tmp_path: Path, **members: Any) -> ReplayCommandReporter:
     loaded = load_settings({"store": tmp_path / "x.db"})
     url = "http://127.0.0.1:1"
     return ReplayCommandReporter(
-        ProxyHandle(url, Control(url), None), "c", loaded, ("agent", "a b"), live=True, report=report
+        ProxyHandle(url, ControlApiClient(url), None), "c", loaded, ("agent", "a b"), live=True, report=report
     )
 
 
@@ -55,7 +55,7 @@ def test_the_exit_code_is_the_worst_that_happened(
 def test_a_fork_says_how_it_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the command as a shell takes it, and with its servers of tools, which would run for real without."""
     end = ending(tmp_path, recorded=2, overrides={"fork": FORK})
-    end.start = RunArguments({}, (), RunCommandOptions(mcp_config="a b.json")).append_flags_to_command(
+    end.start = CliRunArguments({}, (), RunCommandOptions(mcp_config="a b.json")).append_flags_to_command(
         "llmproxy replay"
     )
     assert end.print_end(0, 1.0) == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.isolated_network import parse_allowed_address, require_network_isolation
+from llmproxy.client.isolated_network import parse_host_port_or_socket_path, require_network_namespace_support
 from llmproxy.errors import MachineError, SettingsError
 from tests.cli.test_run import run_at
 from tests.support.asking import ASK_EACH as ASK
@@ -74,7 +74,7 @@ JAVA = 'class A { public static void main(String[] a) throws Exception { new jav
 @pytest.fixture(autouse=True)
 def _able() -> None:
     try:
-        require_network_isolation()
+        require_network_namespace_support()
     except MachineError as error:
         needed(str(error), rare=True)
 
@@ -169,7 +169,7 @@ def test_without_rights_it_is_refused_in_words(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []  # noqa: PTH208 (names are all that is asked)
 
 
-ABLE = "from llmproxy.client.isolated_network import require_network_isolation; require_network_isolation()"
+ABLE = "from llmproxy.client.isolated_network import require_network_namespace_support; require_network_namespace_support()"
 
 
 def test_root_of_a_container_without_net_admin_is_able() -> None:
@@ -191,12 +191,12 @@ def test_within_itself_it_is_not_needed(px: Proxy) -> None:
 
 def test_what_is_allowed_is_an_address() -> None:
     """Host and port, or a path; everything else is an error with an example."""
-    assert parse_allowed_address("Db.Example:5432") == ("db.example", 5432)
-    assert parse_allowed_address("[::1]:80") == ("::1", 80)
-    assert parse_allowed_address("/run/x.sock") == "/run/x.sock"
+    assert parse_host_port_or_socket_path("Db.Example:5432") == ("db.example", 5432)
+    assert parse_host_port_or_socket_path("[::1]:80") == ("::1", 80)
+    assert parse_host_port_or_socket_path("/run/x.sock") == "/run/x.sock"
     for wrong in ("db.example", "5432", "db:x", "db:70000", "", "u@db:1"):
         with pytest.raises(SettingsError, match="is no address"):
-            parse_allowed_address(wrong)
+            parse_host_port_or_socket_path(wrong)
 
 
 def test_a_system_without_these_sockets_hears_what_it_lacks() -> None:

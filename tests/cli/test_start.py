@@ -10,8 +10,8 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.cli.env import wait_until_serving
-from llmproxy.client.control import Control
-from llmproxy.settings import list_setting_options
+from llmproxy.client.control import ControlApiClient
+from llmproxy.settings import list_options_of_settings
 from tests.support.forked import program
 from tests.support.process import clean_env, free_port
 from tests.support.proxy import ask_chat
@@ -21,7 +21,7 @@ def test_the_help_has_a_flag_and_a_variable_for_every_option(capsys: pytest.Capt
     """Options are derived, so none can be forgotten."""
     assert main(["start", "--help-all"]) == 0
     text = "".join(capsys.readouterr().out.split())
-    for option in list_setting_options():
+    for option in list_options_of_settings():
         assert option.flag in text
         assert not option.has_flag or option.env in text
 
@@ -55,7 +55,7 @@ def test_the_hint_of_a_miss_works_when_it_is_typed(tmp_path: Path) -> None:
         typed = line.replace("llmproxy st", f"{command} st")
         return subprocess.Popen(["sh", "-c", typed], cwd=tmp_path, env=env, stdout=subprocess.DEVNULL)
 
-    first, control = type_line(f"llmproxy start --port {port}"), Control(url)
+    first, control = type_line(f"llmproxy start --port {port}"), ControlApiClient(url)
     assert wait_until_serving(control, 60).mode == "replay"
     assert ask_chat(f"{url}/v1") == 404
     (miss,) = control.misses()

@@ -14,12 +14,12 @@ from llmproxy.cli.suite import (
     collect_turns_from_spans,
     format_starter_suite,
     format_yaml_flow_value,
-    rebase_agent_paths,
+    rewrite_agent_paths_for_folder,
 )
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SuiteError
-from llmproxy.suite.reading.project_settings import parse_agent_or_store_spec
+from llmproxy.suite.reading.project_settings import parse_agent_or_store_flag_value
 from llmproxy.trace.reading.span_builder import build_spans
 from tests.suite import rig
 from tests.support.chats import chat, fill
@@ -169,7 +169,7 @@ def test_values_are_written_as_yaml(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_how_it_is_reached(text: str, agent: dict[str, object], tmp_path: Path) -> None:
     """An address, a command, a function, or YAML; the suite that is written loads and holds it."""
-    assert parse_agent_or_store_spec(text, "--agent") == agent
+    assert parse_agent_or_store_flag_value(text, "--agent") == agent
     (case,) = rig.cases_of(tmp_path, format_starter_suite(agent))
     assert json.loads(json.dumps(case.suite.agent)) == agent
     assert case.id == "hello"
@@ -179,7 +179,7 @@ def test_how_it_is_reached(text: str, agent: dict[str, object], tmp_path: Path) 
 def test_a_description_that_is_none_is_refused(text: str, said: str) -> None:
     """An empty answer to the question, or no command: before a file is written."""
     with pytest.raises(SuiteError, match=said):
-        parse_agent_or_store_spec(text, "--agent")
+        parse_agent_or_store_flag_value(text, "--agent")
 
 
 @pytest.mark.parametrize(("agent", "found"), [
@@ -193,5 +193,5 @@ def test_an_agent_is_found_from_the_suites_folder(
     agent: dict[str, object], found: dict[str, object], tmp_path: Path
 ) -> None:
     """What was typed here goes on meaning the same, although paths in a suite begin at the suite."""
-    assert rebase_agent_paths(agent, tmp_path, tmp_path / "tests") == found
-    assert rebase_agent_paths(agent, tmp_path, tmp_path) == agent
+    assert rewrite_agent_paths_for_folder(agent, tmp_path, tmp_path / "tests") == found
+    assert rewrite_agent_paths_for_folder(agent, tmp_path, tmp_path) == agent

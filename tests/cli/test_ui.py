@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli.parts.options import LAST_REPORT, STORE
-from llmproxy.cli.ui import make_viewer_query_function, open_view_target
-from llmproxy.core.cassettes.anonymized_export import to_anonymized_records
+from llmproxy.cli.ui import make_viewer_query_function, prepare_store_for_viewer
+from llmproxy.core.cassettes.anonymized_export import anonymize_recordings_for_file
 from llmproxy.core.cassettes.formats.vcr import dumps
 from llmproxy.report import html
 from llmproxy.report.events import Selected
-from llmproxy.report.report_kinds import create_report_handler
+from llmproxy.report.report_kinds import create_report_event_handler
 from tests.report import samples as report_samples
 from tests.support.chats import chat, fill, run
 from tests.ui import samples
@@ -22,12 +22,12 @@ def test_a_store_a_cassette_and_a_file_are_told_apart(tmp_path: Path, monkeypatc
     """By what is there: a database, a file of recordings, else a name in the store."""
     store = samples.store(tmp_path / "x.db")
     file = tmp_path / "weather.yaml"
-    file.write_text(dumps(to_anonymized_records([chat()]), "weather"))
-    with open_view_target(str(store), None) as seen:
+    file.write_text(dumps(anonymize_recordings_for_file([chat()]), "weather"))
+    with prepare_store_for_viewer(str(store), None) as seen:
         assert (seen.store, seen.start["store"], seen.start["store_words"]) == (store, str(store), f" --store {store}")
-    with open_view_target("hostile", store) as seen:
+    with prepare_store_for_viewer("hostile", store) as seen:
         assert seen.start["start"] == "#/c/hostile"
-    with open_view_target(str(file), None) as seen:
+    with prepare_store_for_viewer(str(file), None) as seen:
         assert seen.start == {"store": "weather.yaml", "file": str(file)}
         assert [each["name"] for each in make_viewer_query_function(seen.store)("cassettes", {})["cassettes"]] == [
             "weather"
@@ -38,28 +38,28 @@ def test_a_store_a_cassette_and_a_file_are_told_apart(tmp_path: Path, monkeypatc
 def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder where only tests ran: their report, with their store; beside a store of calls that one, with the tests."""
     monkeypatch.chdir(tmp_path)
-    writer = create_report_handler(f"jsonl={LAST_REPORT}")
+    writer = create_report_event_handler(f"jsonl={LAST_REPORT}")
     writer.handle(Selected(title="tasks", scenarios=1, runs=1))
     writer.close()
-    with open_view_target(None, None) as seen:
+    with prepare_store_for_viewer(None, None) as seen:
         assert (seen.start["start"], seen.start["recordings"], seen.report) == (
             "#/report", False, tmp_path / LAST_REPORT,
         )  # fmt: skip
     samples.store(tmp_path / STORE)
-    with open_view_target(None, None) as seen:  # the tests' own, which their report stands on
+    with prepare_store_for_viewer(None, None) as seen:  # the tests' own, which their report stands on
         assert (seen.store, seen.start["start"], seen.start["recordings"]) == (tmp_path / STORE, "#/report", True)
-    with open_view_target("agent", None) as seen:
+    with prepare_store_for_viewer("agent", None) as seen:
         assert seen.start["store_words"] == f" --store {STORE}"
     fill(tmp_path / "llmproxy.db", chat())
-    with open_view_target(None, None) as seen:
+    with prepare_store_for_viewer(None, None) as seen:
         assert (seen.start["store"], seen.start["store_words"], seen.start["tests"]) == ("llmproxy.db", "", True)
         assert make_viewer_query_function(seen.store, seen.report)("report", {})["title"] == "tasks"
-    with open_view_target(str(LAST_REPORT), None) as seen:
+    with prepare_store_for_viewer(str(LAST_REPORT), None) as seen:
         assert (seen.store, seen.start["store_words"]) == (tmp_path / STORE, f" --store {STORE}")
 
 
 @pytest.mark.parametrize(("name", "text", "said"), [
-    ("report.html", html.render_report(report_samples.story()), "is the viewer itself, with its report inside"),
+    ("report.html", html.render_html_report(report_samples.story()), "is the viewer itself, with its report inside"),
     ("report.xml", "<testsuites/>", "says too little to look at"),
     ("report.json", '{"format": 2, "exit_code": 0, "scenarios": []}', "a report of format 2; this version reads 1"),
 ])  # fmt: skip

@@ -16,10 +16,17 @@ from pathlib import Path
 import pytest
 
 from llmproxy.calls_and_totals import UnusedRecording, Use
-from llmproxy.client.control import FRESH, Control, ControlConnectionPool, ControlError, ProxyUnreachable, session_url
+from llmproxy.client.control import (
+    FRESH,
+    ControlApiClient,
+    ControlConnectionPool,
+    ControlError,
+    ProxyUnreachable,
+    session_url,
+)
 from llmproxy.client.session_reports import SessionReport
-from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_exchange
-from llmproxy.trace.reading.recording_spans import parse_embedded_recording
+from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_interaction_to_messages
+from llmproxy.trace.reading.recording_spans import parse_recording_json_of_call
 from tests.provider import Provider, step
 from tests.support.process import free_port
 from tests.support.proxy import Listening, ask_chat, near
@@ -27,14 +34,14 @@ from tests.support.proxy import Listening, ask_chat, near
 ODD = "tests/ä b#1?x=y%20~/.."
 
 
-def test_health_says_what_it_is(control: Control) -> None:
+def test_health_says_what_it_is(control: ControlApiClient) -> None:
     """Version and mode are known before anything is opened."""
     health = control.health()
     assert health.mode == "replay"
     assert health.version
 
 
-def test_a_session_of_any_name_is_opened_asked_reset_and_closed(control: Control) -> None:
+def test_a_session_of_any_name_is_opened_asked_reset_and_closed(control: ControlApiClient) -> None:
     """A name is one segment, whatever stands in it, and its misses are counted."""
     opened = control.open_session(ODD)
     assert (opened.name, opened.cassette, opened.mode, opened.calls) == (ODD, ODD, "replay", 0)
@@ -49,7 +56,7 @@ def test_a_session_of_any_name_is_opened_asked_reset_and_closed(control: Control
         control.report(ODD)
 
 
-def test_the_end_of_a_session_tells_what_came_last(control: Control) -> None:
+def test_the_end_of_a_session_tells_what_came_last(control: ControlApiClient) -> None:
     """With the number of a call; without one, nobody asked."""
     control.open_session("last")
     for _ in range(3):
@@ -63,7 +70,7 @@ def test_the_end_of_a_session_tells_what_came_last(control: Control) -> None:
     assert control.close_session("last").further is None
 
 
-def test_a_bound_name_counts_for_its_session_until_that_is_closed(control: Control) -> None:
+def test_a_bound_name_counts_for_its_session_until_that_is_closed(control: ControlApiClient) -> None:
     """A process whose base URL never changes walks another cassette in each test."""
     for name in ("one", "two"):
         control.open_session(name)
@@ -79,7 +86,7 @@ def test_a_bound_name_counts_for_its_session_until_that_is_closed(control: Contr
     assert control.close_session("three").calls == 0
 
 
-def test_an_open_session_is_waited_for_as_long_as_one_has_patience(control: Control) -> None:
+def test_an_open_session_is_waited_for_as_long_as_one_has_patience(control: ControlApiClient) -> None:
     """Two test processes may share a cassette, one after the other."""
     control.open_session("shared")
     with pytest.raises(ControlError) as error:
@@ -95,7 +102,7 @@ def test_an_open_session_is_waited_for_as_long_as_one_has_patience(control: Cont
 
 @pytest.mark.parametrize(("given", "status"), [({"mode": "record"}, 403), ({"speed": -1.0}, 400), ({"mode": "x"}, 400)])
 def test_what_the_proxy_refuses_is_an_error_with_its_words(
-    control: Control, given: dict[str, object], status: int
+    control: ControlApiClient, given: dict[str, object], status: int
 ) -> None:
     """The reason, and what to do, reach the user."""
     with pytest.raises(ControlError) as error:
@@ -106,7 +113,7 @@ def test_what_the_proxy_refuses_is_an_error_with_its_words(
 def test_nobody_at_the_address_is_said(px: Listening) -> None:
     """The most frequent mistake: no proxy runs."""
     with pytest.raises(ProxyUnreachable, match="no llmproxy answers at"):
-        Control(f"http://127.0.0.1:{free_port()}").health()
+        ControlApiClient(f"http://127.0.0.1:{free_port()}").health()
 
 
 def test_another_server_is_not_taken_for_llmproxy() -> None:
@@ -117,7 +124,7 @@ def test_another_server_is_not_taken_for_llmproxy() -> None:
         sock.sendall(OK % (len(body), body))
 
     with server(answer) as (port, _):
-        control = Control(f"http://127.0.0.1:{port}")
+        control = ControlApiClient(f"http://127.0.0.1:{port}")
         for ask in (control.health, control.sessions):
             with pytest.raises(ProxyUnreachable, match="is not llmproxy"):
                 ask()
@@ -143,7 +150,7 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
     """Live calls have their recording as soon as they are over, what passes has none; the second time it is a hit, or recorded anew."""
     dialogue = [step(user="hi", say="hello", times=None)]
     with Provider(dialogue) as provider, near(mode, tmp_path / "x.db", upstreams={"openai": provider.url}) as px:
-        control = Control(px.url)
+        control = ControlApiClient(px.url)
         control.open_session("a")
         assert control.calls("a") == ()
         assert ask_chat(f"{session_url(px.url, 'a')}/v1") == 200
@@ -155,15 +162,15 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
         (second,) = control.calls("a", after=1)
         assert (second.seq, control.report("a").arrived) == (2, 2)
         if mode != "passthrough":
-            made = parse_embedded_recording(second)
+            made = parse_recording_json_of_call(second)
             assert made is not None
-            answer = decode_exchange(made, RequestMessageCache()).answer
+            answer = decode_interaction_to_messages(made, RequestMessageCache()).answer
             assert answer is not None
             assert answer.text == "hello"
         control.close_session("a")
 
 
-def test_a_walk_tells_misses_and_hits_of_a_replay(control: Control, px: Listening) -> None:
+def test_a_walk_tells_misses_and_hits_of_a_replay(control: ControlApiClient, px: Listening) -> None:
     """The text that the client got is the note; nobody's walk is an error."""
     control.open_session("walked")
     assert ask_chat(f"{session_url(px.url, 'walked')}/v1") == 404
@@ -222,9 +229,9 @@ def test_control_calls_share_a_connection() -> None:
     with server(healthy) as (port, seen):
         pool = ControlConnectionPool()
         for _ in range(5):
-            assert Control(f"http://127.0.0.1:{port}", pool=pool).health().version == "1"
+            assert ControlApiClient(f"http://127.0.0.1:{port}", pool=pool).health().version == "1"
         assert seen == [1] * 5
-        Control(f"http://127.0.0.1:{port}").health()
+        ControlApiClient(f"http://127.0.0.1:{port}").health()
         assert seen[-1] == 2
         pool.close()
 
@@ -261,7 +268,7 @@ def test_a_connection_that_is_not_quiet_is_not_used_again(more: str) -> None:
 
     with server(answer) as (port, seen):
         pool = ControlConnectionPool()
-        control = Control(f"http://127.0.0.1:{port}", pool=pool)
+        control = ControlApiClient(f"http://127.0.0.1:{port}", pool=pool)
         for _ in range(2):
             control.health()
             heard.set()
@@ -275,7 +282,7 @@ def test_what_was_not_used_for_long_is_let_go() -> None:
     now = 0.0
     with server(healthy) as (port, seen):
         pool = ControlConnectionPool(lambda: now)
-        control = Control(f"http://127.0.0.1:{port}", pool=pool)
+        control = ControlApiClient(f"http://127.0.0.1:{port}", pool=pool)
         for _ in range(3):
             control.health()
             now += FRESH - 1
@@ -309,7 +316,7 @@ def test_a_request_that_the_server_drops_is_not_sent_again(kept: bool) -> None:
 
     with server(answer) as (port, seen):
         pool = ControlConnectionPool()
-        control = Control(f"http://127.0.0.1:{port}", pool=pool)
+        control = ControlApiClient(f"http://127.0.0.1:{port}", pool=pool)
         for _ in range(kept):
             control.health()
         with pytest.raises(ProxyUnreachable, match="no llmproxy answers"):

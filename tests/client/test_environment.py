@@ -17,16 +17,16 @@ from llmproxy.client.child_env import (
     AWS_REGION,
     BASE_URLS,
     NODE_PRELOAD,
-    CaFiles,
+    TrustedCertificateFiles,
     combine_ca_bundles,
-    describe_certificate_problem,
-    find_upstreams,
+    describe_ca_file_problem,
+    detect_cwd_home_date_variables,
+    find_env_upstreams,
     find_zone_with_other_date,
-    gather_run_variables,
     is_proxy_url,
     list_env_ca_bundles,
     make_java_truststore,
-    parse_var_option_dicts,
+    parse_run_variable_options,
     plan_env,
 )
 from llmproxy.core.bindings import build_run_variable
@@ -56,7 +56,7 @@ def test_presets_are_overwritten_in_every_spelling() -> None:
 def test_what_was_preset_is_the_upstream_unless_it_is_ours() -> None:
     """A company's gateway stays where requests go."""
     env = {"OPENAI_BASE_URL": "https://gw/v1", "GROQ_BASE_URL": "http://localhost:8080/s/x/groq"}
-    assert find_upstreams(env, URL) == {"openai": "https://gw/v1"}
+    assert find_env_upstreams(env, URL) == {"openai": "https://gw/v1"}
 
 
 @pytest.mark.parametrize(("env", "path", "upstreams"), [
@@ -78,7 +78,7 @@ def test_copilot_asks_the_provider_that_it_was_given(
 ) -> None:
     """By its own variables; where its key would reach another host than today's it is left alone and said, but in replay."""
     env = {name if name.startswith("OPENAI") else f"COPILOT_PROVIDER_{name}": value for name, value in env.items()}
-    assert find_upstreams(env, URL) == upstreams
+    assert find_env_upstreams(env, URL) == upstreams
     made = plan_env(URL, "x", env, replay=False)
     assert made.base_urls.get("COPILOT_PROVIDER_BASE_URL") == (None if path is None else f"{URL}/s/x{path}")
     assert any("Copilot" in note for note in made.notes) == (path is None)
@@ -156,7 +156,7 @@ def test_no_proxy_keeps_what_was_there_and_adds_us(url: str, env: dict[str, str]
     assert others["NO_PROXY"] == others["no_proxy"] == merged
 
 
-HOW = CaFiles("/ca.pem", "/bundle.pem", "/store.p12")
+HOW = TrustedCertificateFiles("/ca.pem", "/bundle.pem", "/store.p12")
 
 
 def test_interception_sets_every_proxy_and_certificate_variable() -> None:
@@ -186,7 +186,9 @@ def test_traces_of_the_agents_sdk_stay_at_home_in_replay_by_base_url() -> None:
     name, url = "OPENAI_AGENTS_DISABLE_TRACING", "http://127.0.0.1:8080"
     assert plan_env(url, None, {}, replay=True).changes[name] == "1"
     assert name not in plan_env(url, None, {}, replay=False).changes
-    assert name not in plan_env(url, None, {}, replay=True, interception=CaFiles("ca", "bundle")).changes
+    assert (
+        name not in plan_env(url, None, {}, replay=True, interception=TrustedCertificateFiles("ca", "bundle")).changes
+    )
     assert plan_env(url, None, {name: "0"}, replay=True).apply_to({name: "0"})[name] == "0"
 
 
@@ -244,10 +246,10 @@ def test_a_certificate_that_was_removed_is_said(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_a_certificate_is_named(ca: Path, tmp_path: Path) -> None:
     (tmp_path / "text.pem").write_text("hello")
-    assert "does not exist" in describe_certificate_problem(tmp_path / "gone.pem", time.time())
-    assert "is no certificate" in describe_certificate_problem(tmp_path / "text.pem", time.time())
-    assert "has expired" in describe_certificate_problem(ca, time.time() + YEAR)
-    assert describe_certificate_problem(ca, time.time()) == ""
+    assert "does not exist" in describe_ca_file_problem(tmp_path / "gone.pem", time.time())
+    assert "is no certificate" in describe_ca_file_problem(tmp_path / "text.pem", time.time())
+    assert "has expired" in describe_ca_file_problem(ca, time.time() + YEAR)
+    assert describe_ca_file_problem(ca, time.time()) == ""
 
 
 def test_bundles_that_the_environment_names_are_found_once(ca: Path) -> None:
@@ -340,37 +342,39 @@ def test_a_child_has_a_folder_a_home_and_a_day(tmp_path: Path) -> None:
     real.mkdir()
     link.symlink_to(real)
     found = _named(
-        gather_run_variables({"HOME": "/users/ann", "PWD": str(link), "TMPDIR": "/scratch", "USER": "ann"}, real)
+        detect_cwd_home_date_variables(
+            {"HOME": "/users/ann", "PWD": str(link), "TMPDIR": "/scratch", "USER": "ann"}, real
+        )
     )
     assert found["cwd"] == {"name": "cwd", "value": str(link), "other": os.path.realpath(real)}
     assert found["home"]["value"] == "/users/ann"
     assert found["tmp"]["value"] == "/scratch"
     assert found["user"]["value"] == "ann"
-    assert _named(gather_run_variables({"PWD": "/nowhere"}, real))["cwd"]["value"] == str(real)
+    assert _named(detect_cwd_home_date_variables({"PWD": "/nowhere"}, real))["cwd"]["value"] == str(real)
 
 
 @pytest.mark.parametrize("home", ["/", "//", "/..", "///", ""])
 def test_the_root_is_no_home(tmp_path: Path, home: str) -> None:
     """However it is written: a container's user may have none."""
-    found = _named(gather_run_variables({"HOME": home, "TMPDIR": "//"}, tmp_path))
+    found = _named(detect_cwd_home_date_variables({"HOME": home, "TMPDIR": "//"}, tmp_path))
     assert "tmp" not in found
     assert home == "" or "home" not in found
 
 
 def test_the_day_is_the_local_one_and_that_of_utc(tmp_path: Path) -> None:
     now = datetime(2026, 11, 22, 12, 0, tzinfo=timezone(timedelta(hours=5)))
-    day = _named(gather_run_variables({}, tmp_path, now))["date"]
+    day = _named(detect_cwd_home_date_variables({}, tmp_path, now))["date"]
     assert day["value"] == now.astimezone().strftime("%Y-%m-%d")
-    day = _named(gather_run_variables({}, tmp_path, datetime(2026, 11, 22, 23, 59, tzinfo=UTC)))["date"]
+    day = _named(detect_cwd_home_date_variables({}, tmp_path, datetime(2026, 11, 22, 23, 59, tzinfo=UTC)))["date"]
     assert "2026-11-22" in (day["value"], day.get("other"))
 
 
 def test_the_day_is_that_of_the_childs_time_zone(tmp_path: Path) -> None:
     """TZ counts as it is handed in; one that nobody knows does not."""
     now = datetime(2026, 11, 22, 13, 0, tzinfo=UTC)
-    there = _named(gather_run_variables({"TZ": "Pacific/Kiritimati"}, tmp_path, now))["date"]
+    there = _named(detect_cwd_home_date_variables({"TZ": "Pacific/Kiritimati"}, tmp_path, now))["date"]
     assert there == {"name": "date", "value": "2026-11-23", "other": "2026-11-22"}
-    assert _named(gather_run_variables({"TZ": "nowhere/at-all"}, tmp_path, now))["date"]["value"]
+    assert _named(detect_cwd_home_date_variables({"TZ": "nowhere/at-all"}, tmp_path, now))["date"]["value"]
 
 
 @pytest.mark.parametrize("hour", [0, 9, 10, 11, 12, 13, 23])
@@ -380,34 +384,34 @@ def test_somewhere_it_is_another_day(hour: int, tmp_path: Path) -> None:
     for day in ("2026-11-21", "2026-11-22", "2026-11-23"):
         zone = find_zone_with_other_date(day, now)
         assert zone
-        assert _named(gather_run_variables({"TZ": zone}, tmp_path, now))["date"]["value"] != day
+        assert _named(detect_cwd_home_date_variables({"TZ": zone}, tmp_path, now))["date"]["value"] != day
 
 
 def test_git_is_asked_where_it_is_wanted(tmp_path: Path) -> None:
     """Branch, status and commits; nothing in a folder without it."""
-    assert not any(name.startswith("git") for name in _named(gather_run_variables({}, tmp_path, git=True)))
+    assert not any(name.startswith("git") for name in _named(detect_cwd_home_date_variables({}, tmp_path, git=True)))
     for words in (
         ["init", "-q", "-b", "topic", "."],
         ["-c", "user.name=a", "-c", "user.email=b@c", "commit", "-qm", "one", "--allow-empty"],
     ):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    found = _named(gather_run_variables({}, tmp_path, git=True))
+    found = _named(detect_cwd_home_date_variables({}, tmp_path, git=True))
     assert (found["git_branch"]["value"], found["git_status"]["value"]) == ("topic", "(clean)")
     assert found["git_commits"]["value"].endswith(" one")
     named = {"GIT_AUTHOR_NAME": "Ann Smith", "GIT_AUTHOR_EMAIL": "ann@example.com"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in named.items():
             patch.setenv(name, value)
-        found = _named(gather_run_variables({}, tmp_path, git=True))
+        found = _named(detect_cwd_home_date_variables({}, tmp_path, git=True))
     assert found["git_user"]["value"] == "Ann Smith <ann@example.com>"
     (tmp_path / "new").write_text("x")
-    assert _named(gather_run_variables({}, tmp_path, git=True))["git_status"]["value"] == "?? new"
-    assert not any(name.startswith("git") for name in _named(gather_run_variables({}, tmp_path)))
+    assert _named(detect_cwd_home_date_variables({}, tmp_path, git=True))["git_status"]["value"] == "?? new"
+    assert not any(name.startswith("git") for name in _named(detect_cwd_home_date_variables({}, tmp_path)))
 
 
 def test_what_was_typed_is_a_name_and_a_value() -> None:
     """A value may hold an equals sign; a name alone is an error."""
-    assert parse_var_option_dicts(["a=b=c"]) == [{"name": "a", "value": "b=c"}]
+    assert parse_run_variable_options(["a=b=c"]) == [{"name": "a", "value": "b=c"}]
     for wrong in ("a", "=b", "a="):
         with pytest.raises(SettingsError):
-            parse_var_option_dicts([wrong])
+            parse_run_variable_options([wrong])

@@ -9,19 +9,19 @@ import pytest
 from llmproxy.calls_and_totals import Call
 from llmproxy.client.fault_sweep_judging import (
     FaultSweepRunOutcome,
+    FaultTrialFinding,
     FaultTrialOutcome,
     PlannedFaultTrial,
-    TrialFinding,
     find_failure_in_output,
     format_sweep_findings,
     format_sweep_summary_lines,
     give_bound_hits_recorded_keys,
     judge_fault_trial,
+    parse_fault_sweep_kinds,
     plan_fault_trials,
-    select_fault_kinds,
     sweep_findings_to_json,
 )
-from llmproxy.core.cassettes.anonymized_export import to_json
+from llmproxy.core.cassettes.anonymized_export import convert_value_to_json
 from llmproxy.core.faults.kinds import KINDS
 from llmproxy.core.faults.parsing import BadFaults
 from tests.support.messages import asks, call as call_tool, said, user
@@ -57,10 +57,10 @@ BASELINE = FaultSweepRunOutcome(
 
 def test_a_sweep_takes_what_differs_in_what_it_asks() -> None:
     """Not what meets everybody, nor what asks the same of an agent as another kind; names say otherwise."""
-    usual = [kind.name for kind in select_fault_kinds("sweep")]
+    usual = [kind.name for kind in parse_fault_sweep_kinds("sweep")]
     assert {"http-429", "reset", "early-end", "truncated-arguments"} <= set(usual)
     assert not {"refused", "tls-failure", "http-503", "slow-start"} & set(usual)
-    assert [kind.name for kind in select_fault_kinds("sweep:slow-start, reset")] == ["slow-start", "reset"]
+    assert [kind.name for kind in parse_fault_sweep_kinds("sweep:slow-start, reset")] == ["slow-start", "reset"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_sweep_takes_what_differs_in_what_it_asks() -> None:
 )
 def test_what_a_sweep_cannot_take_is_refused(asked: str, said: str) -> None:
     with pytest.raises(BadFaults, match=said):
-        select_fault_kinds(asked)
+        parse_fault_sweep_kinds(asked)
 
 
 def test_calls_of_tools_are_swept_with_numbers_of_their_own() -> None:
@@ -79,13 +79,13 @@ def test_calls_of_tools_are_swept_with_numbers_of_their_own() -> None:
     chats.serve("echo", {"n": 1})
     chats.serve("echo", {"n": 2})
     chats.chat([user("y")], said("done"))
-    walk = [told._replace(recording=to_json(made)) for told, made in chats.calls if made is not None]
-    trials = plan_fault_trials(walk, select_fault_kinds("sweep:http-500,mcp-error,mcp-gone"))
+    walk = [told._replace(recording=convert_value_to_json(made)) for told, made in chats.calls if made is not None]
+    trials = plan_fault_trials(walk, parse_fault_sweep_kinds("sweep:http-500,mcp-error,mcp-gone"))
     assert [(each.label, each.rule["recording"]) for each in trials] == [
         ("http-500@1", 102), ("http-500@2", 105), ("mcp-error@1", 103), ("mcp-error@2", 104), ("mcp-gone@1", 103),
         ("mcp-gone@2", 104),
     ]  # fmt: skip
-    usual = {each.kind.name for each in plan_fault_trials(walk, select_fault_kinds("sweep"))}
+    usual = {each.kind.name for each in plan_fault_trials(walk, parse_fault_sweep_kinds("sweep"))}
     assert {"mcp-error", "mcp-tool-error", "mcp-silent", "mcp-gone", "http-429"} <= usual
 
 
@@ -156,11 +156,11 @@ def test_last_words(err: str, said: str, crashed: bool) -> None:
 
 
 FINDINGS = [
-    TrialFinding(trial("http-429", 1), FaultTrialOutcome.RECOVERED, "1 retry", weak=False, extra_seconds=0.5),
-    TrialFinding(trial("http-429", 2), FaultTrialOutcome.RECOVERED, "1 retry", weak=False, extra_seconds=1.5),
-    TrialFinding(trial("http-429", 4), FaultTrialOutcome.RECOVERED, "1 retry", weak=False, extra_seconds=0.2),
-    TrialFinding(trial("http-429", 5), FaultTrialOutcome.RECOVERED, "2 retries", weak=False, extra_seconds=0.2),
-    TrialFinding(trial("length", 2), FaultTrialOutcome.QUIET, "says 'a', not 'b'", weak=True),
+    FaultTrialFinding(trial("http-429", 1), FaultTrialOutcome.RECOVERED, "1 retry", weak=False, extra_seconds=0.5),
+    FaultTrialFinding(trial("http-429", 2), FaultTrialOutcome.RECOVERED, "1 retry", weak=False, extra_seconds=1.5),
+    FaultTrialFinding(trial("http-429", 4), FaultTrialOutcome.RECOVERED, "1 retry", weak=False, extra_seconds=0.2),
+    FaultTrialFinding(trial("http-429", 5), FaultTrialOutcome.RECOVERED, "2 retries", weak=False, extra_seconds=0.2),
+    FaultTrialFinding(trial("length", 2), FaultTrialOutcome.QUIET, "says 'a', not 'b'", weak=True),
 ]
 
 
@@ -195,7 +195,7 @@ def test_what_it_comes_to() -> None:
         "Run one alone: llmproxy run --faults length@2 -- x",
     ]
     assert format_sweep_summary_lines(FINDINGS[:2], "")[-1] == "None of them breaks the agent."
-    unsure = [TrialFinding(trial("length", 2), FaultTrialOutcome.WENT_ON, "at call 3", weak=False)]
+    unsure = [FaultTrialFinding(trial("length", 2), FaultTrialOutcome.WENT_ON, "at call 3", weak=False)]
     assert "Unknown, for want of recordings: length@2" in format_sweep_summary_lines(unsure, "x FAULT")[1]
     assert format_sweep_summary_lines([], "") == ["0 faults, one at a time: none"]
 

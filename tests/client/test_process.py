@@ -17,14 +17,14 @@ import llmproxy
 from llmproxy.client.control import ProxyUnreachable
 from llmproxy.client.proxy_process import (
     CommandNotFound,
-    InstalledProgramProbe,
+    LlmproxyInstallationProbe,
     ProxyCommand,
     ProxyHandle,
     begin_proxy_start,
     ensure_proxy,
     find_command_path,
     find_proxy_command,
-    read_env_proxy_url,
+    read_llmproxy_url,
     run_child,
     to_shell_exit_code,
 )
@@ -37,7 +37,7 @@ SERVES, CANNOT = llmproxy.__version__, ""
 
 def look(
     versions: Mapping[str, str] | None = None, tools: Sequence[str] = (), *, mitmproxy: bool = False
-) -> InstalledProgramProbe:
+) -> LlmproxyInstallationProbe:
     """Make a machine: what the programs named ``llmproxy`` on PATH, or a tool offline, say they are."""
     said = dict(versions or {})
 
@@ -50,7 +50,7 @@ def look(
     def which(name: str, _path: str) -> str | None:
         return f"/bin/{name}" if name in tools else None
 
-    return InstalledProgramProbe(
+    return LlmproxyInstallationProbe(
         lambda _module: mitmproxy, on_path, which, ask, package=lambda extra: f"llmproxy-replay[{extra}]"
     )
 
@@ -71,7 +71,7 @@ def look(
          "what uvx has, without a network"],
 )  # fmt: skip
 def test_what_is_there_already_comes_before_a_download(
-    env: dict[str, str], machine: InstalledProgramProbe, words: tuple[str, ...], notice: str
+    env: dict[str, str], machine: LlmproxyInstallationProbe, words: tuple[str, ...], notice: str
 ) -> None:
     """In this order: whoever says where it is knows best, and nothing is installed that is there already."""
     found = find_proxy_command(env, machine)
@@ -109,9 +109,9 @@ def test_the_path_is_really_looked_through(tmp_path: Path) -> None:
         (tmp_path / name / "llmproxy").write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name / "llmproxy").chmod(0o755)
     path = ":".join(str(tmp_path / name) for name in ("nosuch", *texts, "good"))
-    found = find_proxy_command({"PATH": f":{path}"}, InstalledProgramProbe(installed=lambda _module: False))
+    found = find_proxy_command({"PATH": f":{path}"}, LlmproxyInstallationProbe(installed=lambda _module: False))
     assert found.words == (str(tmp_path / "good" / "llmproxy"),)
-    assert list(InstalledProgramProbe().on_path(path)) == [str(tmp_path / name / "llmproxy") for name in texts]
+    assert list(LlmproxyInstallationProbe().on_path(path)) == [str(tmp_path / name / "llmproxy") for name in texts]
 
 
 HERE = ProxyCommand((sys.executable, "-m", "llmproxy"), "this environment")
@@ -206,7 +206,7 @@ def test_one_that_was_started_ends_with_the_block(tmp_path: Path) -> None:
 
 def test_no_address_is_none() -> None:
     """An empty variable is as good as none."""
-    assert read_env_proxy_url({"LLMPROXY_URL": " "}) == ""
+    assert read_llmproxy_url({"LLMPROXY_URL": " "}) == ""
 
 
 ENV = dict(os.environ)

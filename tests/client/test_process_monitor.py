@@ -17,18 +17,18 @@ from llmproxy.client.bypass_monitor import (
     RUNTIMES,
     BypassMonitoredProcess,
     ObservedHostLookup,
-    ProcessMonitor,
+    ProxyBypassMonitor,
     build_dns_watch_env,
     find_bypasses_by_dns_lookup,
     find_known_bypassers,
     find_runtime_advice,
     is_client_configured_in_command,
-    list_bypass_warnings,
+    list_known_bypasser_warnings,
     read_host_lookups,
 )
 from tests.support.process import clean_env, until
 
-linux = pytest.mark.skipif(not ProcessMonitor().is_supported, reason="NOT RUN: needs Linux's /proc")
+linux = pytest.mark.skipif(not ProxyBypassMonitor().is_supported, reason="NOT RUN: needs Linux's /proc")
 
 TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:A000 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 111 1
@@ -53,7 +53,7 @@ def test_the_tables_of_the_kernel_are_read(tmp_path: Path) -> None:
     (folder / "net" / "tcp6").write_text(TCP6)
     (folder / "cmdline").write_bytes(b"/usr/bin/node\0agent.js\0")
     (folder / "environ").write_bytes(b"A=1\0B=x=y\0")
-    monitor = ProcessMonitor(tmp_path)
+    monitor = ProxyBypassMonitor(tmp_path)
     monitor.poll(7)
     seen = monitor.seen[7]
     assert (seen.program, seen.env) == ("/usr/bin/node", {"A": "1", "B": "x=y"})
@@ -73,7 +73,7 @@ def test_a_grandchild_s_connection_is_seen(tmp_path: Path) -> None:
         with subprocess.Popen(
             [shell, "-c", f'"{sys.executable}" -c "{code}"; true'], env={**os.environ, "MINE": "1"}
         ) as child:
-            monitor = ProcessMonitor()
+            monitor = ProxyBypassMonitor()
             monitor.start(child.pid)
             address = ("127.0.0.1", port)
             until(lambda: monitor.find_bypasses(("127.0.0.1", 1), frozenset({address})), 20)
@@ -90,7 +90,7 @@ def test_a_grandchild_s_connection_is_seen(tmp_path: Path) -> None:
 @linux
 def test_local_services_are_nobody_s_business() -> None:
     """A database on this machine is no provider; a connection to the proxy is what we want."""
-    monitor = ProcessMonitor()
+    monitor = ProxyBypassMonitor()
     monitor.seen[1] = BypassMonitoredProcess(1, "x", {}, {("127.0.0.1", 443), ("127.0.0.1", 8080), ("10.0.0.5", 5432)})
     assert monitor.find_bypasses(("127.0.0.1", 8080)) == {}
 
@@ -179,7 +179,7 @@ def test_codex_with_an_address_needs_no_advice() -> None:
 ])  # fmt: skip
 def test_who_goes_past_the_proxy_is_said_before(command: list[str], warned: bool) -> None:
     """Only for a program that is run, not for one that is talked about, and not where it is configured."""
-    assert bool(list_bypass_warnings(command)) is warned
+    assert bool(list_known_bypasser_warnings(command)) is warned
 
 
 @pytest.mark.parametrize(("program", "name"), [

@@ -10,7 +10,7 @@ from llmproxy.client.session_reports import (
     SessionReport,
     explain_unreachable_provider,
     format_session_counts,
-    list_miss_lines,
+    list_shortened_misses_with_counts,
     shorten_miss,
     sum_session_reports,
 )
@@ -100,6 +100,6 @@ def test_a_miss_is_its_first_sentence_fit_for_a_terminal() -> None:
 
 def test_many_misses_are_counted_not_listed() -> None:
     """Equal ones once; how many more there are."""
-    lines = list_miss_lines(["same", "same", *(f"other {n}" for n in range(9))])
+    lines = list_shortened_misses_with_counts(["same", "same", *(f"other {n}" for n in range(9))])
     assert lines[0] == "  same (2 times)"
     assert lines[-1] == "  ... and 5 more"

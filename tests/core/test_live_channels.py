@@ -10,17 +10,17 @@ from typing import NamedTuple
 import pytest
 
 from llmproxy.core.live_or_recorded import (
-    LiveChannelSettings,
+    MixedLiveReplaySettings,
     PartlyLiveSession,
+    count_changes_before_tool_calls,
     format_call_display_name,
     is_model_request,
     is_same_call_as_mcp_request,
     may_change_tool_state,
     may_depend_on_tool_state,
     split_tools_by_read_only,
-    track_recorded_tool_state,
 )
-from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.protocol import Channel
@@ -61,13 +61,13 @@ def recorded(wishes: Sequence[Wish], *, apart: float = 1.0) -> list[Recorded]:
 class Walk:
     def __init__(self, calls: Sequence[Recorded], announced: frozenset[int] = frozenset()) -> None:
         self.calls, self.announced = {each.row.id: each for each in calls}, announced
-        self.live = PartlyLiveSession(LiveChannelSettings(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
+        self.live = PartlyLiveSession(MixedLiveReplaySettings(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
         rows = (each.row for each in calls)
-        self.path = track_recorded_tool_state(rows, {"tools": READING}, lambda _name: False)
+        self.path = count_changes_before_tool_calls(rows, {"tools": READING}, lambda _name: False)
 
     def ask(self, wish: Wish) -> str | None:
         """Ask; None where nothing may be told."""
-        slots = [KeyedRecording(id_, 1, 200, Ending.COMPLETE) for id_, each in self.calls.items() if each.wish == wish]
+        slots = [RecordingHead(id_, 1, 200, Ending.COMPLETE) for id_, each in self.calls.items() if each.wish == wish]
         chosen = self.live.choose_recording(
             self.path,
             Key(repr(wish)),
@@ -181,7 +181,7 @@ def test_calls_have_names_that_can_be_typed() -> None:
     assert format_call_display_name("mcp:tools/call get", "tools", "POST", "/mcp") == "get"
     assert format_call_display_name("mcp:resources/read", "tools", "POST", "/mcp") == "resources/read"
     assert format_call_display_name("/x", "http:api.x.com", "POST", "/search?q=1") == "POST api.x.com/search"
-    channels = LiveChannelSettings(frozenset(), read_only=("POST api.x.com/s*",))
+    channels = MixedLiveReplaySettings(frozenset(), read_only=("POST api.x.com/s*",))
     assert channels.is_user_declared_read_only("POST api.x.com/search")
 
 

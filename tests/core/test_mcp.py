@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from llmproxy.core.mcp_answer_replay import (
-    AnswerPartCondition,
-    McpAnswerPartWithWait,
+    McpAnswerPartAfterCondition,
+    McpAnswerPrerequisiteKind,
     ToolCallWithResult,
     adapt_mcp_answer_ids,
     answers,
     build_mcp_error_answer,
-    build_refusal,
+    build_mcp_refusal_response,
     find_member_span,
     frame_http_chunk,
     may_ignore_unrecorded_message,
-    read_mcp_tool_call,
+    read_mcp_call_with_result,
     split_at_server_requests,
     split_standalone_sse_stream,
 )
@@ -106,7 +106,9 @@ def test_a_call_gets_a_result_that_is_an_error() -> None:
 ])  # fmt: skip
 def test_each_message_is_refused_in_its_way(operation: str, status: int, *, harmless: bool) -> None:
     """A 404 would end the session; what nobody waits for has no body, and is no miss unless something depends on it."""
-    got, _, data = build_refusal(operation, body(operation.removeprefix("mcp:").partition(" ")[0]), "text\udc80")
+    got, _, data = build_mcp_refusal_response(
+        operation, body(operation.removeprefix("mcp:").partition(" ")[0]), "text\udc80"
+    )
     assert got == status
     assert may_ignore_unrecorded_message(operation) is harmless
     assert not data or "text" in json.dumps(json.loads(data))
@@ -134,13 +136,13 @@ def line(**said: Any) -> bytes:
 ])  # fmt: skip
 def test_a_call_is_told_with_its_result(answer: bytes, result: str, *, failed: bool) -> None:
     """Texts as they are, other content by its kind; an error is one."""
-    found = read_mcp_tool_call(recorded(asked(text="é"), response("application/x-ndjson", answer)))
+    found = read_mcp_call_with_result(recorded(asked(text="é"), response("application/x-ndjson", answer)))
     assert found == ToolCallWithResult("echo", '{"text": "é"}', result, failed)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"method":"tools/list"}', b'{"method":"tools/call"}'])
 def test_what_is_no_call_is_none(body: bytes) -> None:
-    assert read_mcp_tool_call(recorded(body, response("application/json", b""))) is None
+    assert read_mcp_call_with_result(recorded(body, response("application/json", b""))) is None
 
 
 PROGRESS = b'event: message\ndata: {"jsonrpc":"2.0","method":"notifications/progress","params":{}}\n\n'
@@ -156,8 +158,8 @@ def stream(*chunks: bytes, every: int = 1_000_000) -> Response:
 def test_a_question_parts_an_answer() -> None:
     """All up to the question goes out at once; the rest only when it was answered."""
     assert split_at_server_requests(stream(PROGRESS, QUESTION[:20], QUESTION[20:] + RESULT)) == [
-        McpAnswerPartWithWait(AnswerPartCondition.NOTHING, None, PROGRESS + QUESTION),
-        McpAnswerPartWithWait(AnswerPartCondition.ANSWER, 0, RESULT),
+        McpAnswerPartAfterCondition(McpAnswerPrerequisiteKind.NOTHING, None, PROGRESS + QUESTION),
+        McpAnswerPartAfterCondition(McpAnswerPrerequisiteKind.ANSWER, 0, RESULT),
     ]
     assert split_at_server_requests(stream(PROGRESS, RESULT)) is None
 
@@ -166,10 +168,10 @@ def test_what_is_said_unasked_follows_what_it_followed() -> None:
     """Each piece of a stream waits for the last message that the client had sent before it; then the client may leave."""
     messages = [(99.5, 4), (100.5, 5)]
     assert split_standalone_sse_stream(stream(b"a", b"b"), 100.0, messages) == [
-        McpAnswerPartWithWait(AnswerPartCondition.SERVED, 4, b"a"), McpAnswerPartWithWait(AnswerPartCondition.SERVED, 5, b"b"), McpAnswerPartWithWait(AnswerPartCondition.FOR_EVER, None, b""),
+        McpAnswerPartAfterCondition(McpAnswerPrerequisiteKind.SERVED, 4, b"a"), McpAnswerPartAfterCondition(McpAnswerPrerequisiteKind.SERVED, 5, b"b"), McpAnswerPartAfterCondition(McpAnswerPrerequisiteKind.FOR_EVER, None, b""),
     ]  # fmt: skip
-    assert split_standalone_sse_stream(stream(b"a"), 100.0, [])[0] == McpAnswerPartWithWait(
-        AnswerPartCondition.NOTHING, None, b"a"
+    assert split_standalone_sse_stream(stream(b"a"), 100.0, [])[0] == McpAnswerPartAfterCondition(
+        McpAnswerPrerequisiteKind.NOTHING, None, b"a"
     )
 
 

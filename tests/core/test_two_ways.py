@@ -14,10 +14,10 @@ from hypothesis import given, settings, strategies as st
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig, RoutedRequestHead
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Headers, Key
-from llmproxy.core.traffic.response_plan import ClientTraits
+from llmproxy.core.traffic.response_plan import FramingTraits
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import KEY_HEADER, PARTY_HEADER, Decision, Exhausted, Mode
 from tests.core.engine.test_engine import CHAT, answered, ask, body, engine
@@ -32,7 +32,7 @@ class Way:
     def __init__(self, store: Path, mode: Mode, exhausted: Exhausted, *, short: bool) -> None:
         self.store, self.short = store, short
         self.seconds, self.asked, self.hits = 1_800_000_000.0, 0, 0
-        self.journal = Journal.open(Path(f"{store}.state.db"), self.now)
+        self.journal = CallDecisionJournalWriter.open(Path(f"{store}.state.db"), self.now)
         config = EngineConfig(mode=mode, store=store, exhausted=exhausted, allow_live=True)
         self.made = Engine(config, redactor=Redactor(), journal=self.journal, now=self.now, clock=self.now)
         self.places: dict[tuple[str, Headers], RoutedRequestHead] = {}
@@ -41,7 +41,7 @@ class Way:
         return self.seconds
 
     def ask(
-        self, name: str | None, party: str | None, credential: str | None, client: ClientTraits, text: str
+        self, name: str | None, party: str | None, credential: str | None, client: FramingTraits, text: str
     ) -> object:
         """Ask as the front does; returns all that is said about it."""
         target = f"/s/{name}{CHAT}" if name else CHAT
@@ -146,7 +146,7 @@ ASK = st.tuples(
         some(None, seldom=("a", "a~1", "w")),
         some(None, seldom=("user", "agent")),
         some(None, seldom=("1", "2")),
-        some(ClientTraits(), seldom=(ClientTraits(keep_alive=False),)),
+        some(FramingTraits(), seldom=(FramingTraits(keep_alive=False),)),
         some("hi", "other", seldom=("never", f"a key: {SECRET.format(1)}")),
     ),
 )
@@ -167,11 +167,11 @@ STEPS = st.lists(st.tuples(st.lists(ASK, min_size=3, max_size=8), DO), min_size=
 def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a store with two answers to "hi" and one to "other", for the agent and the user, in two cassettes."""
     path = tmp_path_factory.mktemp("tape") / "x.db"
-    with closing(Journal.open(Path(f"{path}.state.db"), lambda: 0.0)):
+    with closing(CallDecisionJournalWriter.open(Path(f"{path}.state.db"), lambda: 0.0)):
         way = Way(path, Mode.RECORD, Exhausted.LAST, short=False)
         for name, party in ((None, None), ("a", None), (None, "user")):
             for text in ("hi", "other", "hi"):
-                way.ask(name, party, None, ClientTraits(), text)
+                way.ask(name, party, None, FramingTraits(), text)
         way.made.close()
         way.journal.close()
     return path
@@ -195,7 +195,7 @@ def test_the_short_way_is_taken(tape: Path) -> None:
     with both(tape, tape.with_name("taken"), Mode.REPLAY, Exhausted.LAST) as (long, short):
         for _ in range(10):
             for text in ("hi", "other"):
-                long.ask(None, None, None, ClientTraits(), text)
-                short.ask(None, None, None, ClientTraits(), text)
+                long.ask(None, None, None, FramingTraits(), text)
+                short.ask(None, None, None, FramingTraits(), text)
     assert (long.hits, long.asked) == (0, 20)
     assert short.hits > 10

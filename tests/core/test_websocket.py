@@ -14,13 +14,13 @@ from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Ending, Request, Response, header
-from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, Frame, parse_recorded_frames
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, Frame, parse_recorded_websocket_frames
 from llmproxy.core.ws_replay import (
     LONGEST_REASON,
     FrameCanonicalizer,
-    FrameMismatch,
     FramePlayer,
     FrameRecorder,
+    WebSocketMismatch,
     classify_websocket_ending,
     clip_close_reason,
     explain_frame_miss,
@@ -66,7 +66,7 @@ def test_a_conversation_without_messages() -> None:
     play = player(client(5, "", 1000))
     assert play.take_server_frames(0) == []
     assert (play.is_over, play.server_speaks_first, play.recorded_client_message_count) == (True, False, 0)
-    missed = narrow(FrameMismatch, play.on_message("x"))
+    missed = narrow(WebSocketMismatch, play.on_message("x"))
     assert (missed.number, missed.expected, missed.nearest, missed.differences) == (1, 0, None, ())
 
 
@@ -133,13 +133,13 @@ def test_a_mismatch_names_the_nearest_message_and_where_it_differs() -> None:
         {"type": "session.update", "x": 1}, {"type": "say", "text": "one"}, {"type": "say", "text": "two"}))]  # fmt: skip
     play = player(*tape)
     assert play.on_message(json.dumps({"type": "session.update", "x": 1})) == []
-    missed = narrow(FrameMismatch, play.on_message(json.dumps({"type": "say", "text": "three"})))
+    missed = narrow(WebSocketMismatch, play.on_message(json.dumps({"type": "say", "text": "three"})))
     assert (missed.number, missed.expected, missed.nearest) == (2, 3, 2)
     assert [(each.path, each.old, each.new) for each in missed.differences] == [("$.text", '"one"', '"three"')]
 
 
 def test_bytes_are_described_not_shown() -> None:
-    (difference,) = narrow(FrameMismatch, player(client(1, b"\x00\x01")).on_message(b"\x00\x02\x03")).differences
+    (difference,) = narrow(WebSocketMismatch, player(client(1, b"\x00\x01")).on_message(b"\x00\x02\x03")).differences
     assert "2 bytes" in difference.old
     assert "3 bytes" in difference.new
 
@@ -150,11 +150,11 @@ CONTEXT = MissContext(
 )  # fmt: skip
 
 
-def missed(recorded: list[object], *said: object) -> FrameMismatch:
+def missed(recorded: list[object], *said: object) -> WebSocketMismatch:
     """Say these to a recording; the last must be missed."""
     play = player(*(client(n, json.dumps(each)) for n, each in enumerate(recorded)))
     *_, last = [play.on_message(json.dumps(each)) for each in said]
-    return narrow(FrameMismatch, last)
+    return narrow(WebSocketMismatch, last)
 
 
 @pytest.mark.parametrize(("mismatch", "reason", "text"), [
@@ -163,7 +163,7 @@ def missed(recorded: list[object], *said: object) -> FrameMismatch:
     (missed([], {"b": 1}), "llmproxy: message 1 is not in recording #7, which has none; see llmproxy why", "said nothing"),
     (missed([{"a": 1}], {"a": 1}, {"a": 2}), "llmproxy: message 2 is not in recording #7; nearest 1 of 1 differs at $.a; see llmproxy why", "has no more"),
 ])  # fmt: skip
-def test_the_reason_is_short_and_the_text_tells_all(mismatch: FrameMismatch, reason: str, text: str) -> None:
+def test_the_reason_is_short_and_the_text_tells_all(mismatch: WebSocketMismatch, reason: str, text: str) -> None:
     """The close frame names recording, nearest message and path; the journal what to type."""
     miss = explain_frame_miss(CONTEXT, 7, mismatch)
     assert miss.reason == reason
@@ -227,7 +227,7 @@ def test_a_conversation_becomes_a_response() -> None:
         "Sec-WebSocket-Protocol": "realtime", "x-request-id": "req-1", "content-type": CONTENT_TYPE,
     }  # fmt: skip
     assert [chunk.offset for chunk in response.chunks] == [700, 900, 1000]
-    assert [frame.data for frame in parse_recorded_frames(response.body)] == ["hi", b"\x00", "bye"]
+    assert [frame.data for frame in parse_recorded_websocket_frames(response.body)] == ["hi", b"\x00", "bye"]
 
 
 def test_secrets_of_the_client_are_taken_out_of_both_sides() -> None:
@@ -242,7 +242,7 @@ def test_secrets_of_the_client_are_taken_out_of_both_sides() -> None:
     response = end(recording)
     assert recording.overwritten
     assert b"hunter2" not in response.body
-    said = [frame.data for frame in parse_recorded_frames(response.body)]
+    said = [frame.data for frame in parse_recorded_websocket_frames(response.body)]
     assert "[REDACTED-1:credential]" in str(said[0])
     assert len(str(said[1]).encode()) == len(echo.encode())
     assert json.loads(said[1])["echo"][0]["authorization"].startswith("REDACTED**")

@@ -26,16 +26,16 @@ from mitmproxy import ctx
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.mitm.client_layers import NextLayerChoice
-from llmproxy.mitm.http1.fast_path import Front
-from llmproxy.mitm.http1.replay_layer import ReplayLayer
+from llmproxy.mitm.client_layers import NextLayerChooser
+from llmproxy.mitm.http1.fast_path import FastPathAsyncioProtocol
+from llmproxy.mitm.http1.replay_layer import RecordReplayLayer
 from llmproxy.mitm.interception import HttpConnectHandler
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.serve import EmbeddedMitmproxyServer, build_engine_config, build_origin_guard
+from llmproxy.mitm.serve import MitmproxyServerInProxyEventLoop, build_engine_config, build_origin_guard
 from llmproxy.settings import Settings
 from tests.mitm.wire import Received, Wire, request
 from tests.provider import Provider
@@ -51,12 +51,12 @@ class Rig:
         upstreams: Mapping[str, str] | None = None,
         *,
         engine: type[Engine] = Engine,
-        layer: type[ReplayLayer] = ReplayLayer,
-        choice: type[NextLayerChoice] = NextLayerChoice,
+        layer: type[RecordReplayLayer] = RecordReplayLayer,
+        choice: type[NextLayerChooser] = NextLayerChooser,
         recorder: type[Recorder] = Recorder,
         intercept: type[HttpConnectHandler] = HttpConnectHandler,
         shell: type[ProxyContext] = ProxyContext,
-        front: type[Front] = Front,
+        front: type[FastPathAsyncioProtocol] = FastPathAsyncioProtocol,
         **options: Any,
     ) -> None:
         self.settings = Settings(
@@ -138,14 +138,14 @@ class Rig:
     async def _serve(self) -> None:
         engine, layer, choice, recorder, shell, intercept = self._parts
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-        journal = Journal.open(Path(f"{self.store}.state.db"), time.time)
+        journal = CallDecisionJournalWriter.open(Path(f"{self.store}.state.db"), time.time)
         config = build_engine_config(self.settings, frozenset(self.settings.upstream))
         made = engine(config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic)
         guard = build_origin_guard(self.settings, self.settings.host)
         self.proxy = shell(made, self.outcomes.append, guard=guard, forward=self.settings.forward)
         ours = choice(self.proxy, layer), intercept(self.proxy, forward=self.settings.forward), recorder(self.proxy)
         before = {name: getattr(ctx, name, None) for name in ("master", "options")}
-        proxy = EmbeddedMitmproxyServer(self.proxy, self.settings, ours, self._front)
+        proxy = MitmproxyServerInProxyEventLoop(self.proxy, self.settings, ours, self._front)
         self.port = await proxy.start_listening()
         self._ready.set()
         await self._end.wait()

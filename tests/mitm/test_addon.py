@@ -17,7 +17,7 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.mitm.addon import NOT_OURS, MitmdumpAddon, parse_mitmproxy_mode_upstreams
-from llmproxy.settings import list_setting_options
+from llmproxy.settings import list_options_of_settings
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, chat, request
 from tests.provider import Provider, Reply, Script, Step, json_answer
@@ -171,7 +171,7 @@ def test_every_option_of_ours_is_one_of_mitmproxys() -> None:
             self.added[name] = text
 
     MitmdumpAddon().load(Loader())  # type: ignore[arg-type]
-    expected = {option.name for option in list_setting_options() if option.has_flag} - NOT_OURS
+    expected = {option.name for option in list_options_of_settings() if option.has_flag} - NOT_OURS
     assert set(Loader.added) == {f"llmproxy_{name}" for name in expected}
     assert all(Loader.added.values())
 

@@ -17,9 +17,9 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.request_stages import RequestDecider
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.errors import LLMProxyError
-from llmproxy.mitm.client_layers import NextLayerChoice
-from llmproxy.mitm.http1.fast_path import Front
-from llmproxy.mitm.http1.replay_layer import ReplayLayer
+from llmproxy.mitm.client_layers import NextLayerChooser
+from llmproxy.mitm.http1.fast_path import FastPathAsyncioProtocol
+from llmproxy.mitm.http1.replay_layer import RecordReplayLayer
 from llmproxy.mitm.interception import HttpConnectHandler
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
@@ -28,14 +28,14 @@ from tests.mitm.wire import BAD, Received, body_of, chat, chunked, request
 from tests.provider import Provider, Reply, Script, Step
 
 PARTS: dict[str, type] = {
-    "engine": Engine, "layer": ReplayLayer, "choice": NextLayerChoice, "recorder": Recorder, "shell": ProxyContext,
-    "front": Front, "intercept": HttpConnectHandler,
+    "engine": Engine, "layer": RecordReplayLayer, "choice": NextLayerChooser, "recorder": Recorder, "shell": ProxyContext,
+    "front": FastPathAsyncioProtocol, "intercept": HttpConnectHandler,
 }  # fmt: skip
 INSIDE = {field.name for field in fields(Engine.parts)}
 """Parts of the engine."""
-OF_THE_LAYER = {name for name, each in vars(ReplayLayer).items() if isinstance(each, type)}
+OF_THE_LAYER = {name for name, each in vars(RecordReplayLayer).items() if isinstance(each, type)}
 PARTS |= {name: getattr(Engine.parts, name) for name in INSIDE}
-PARTS |= {name: getattr(ReplayLayer, name) for name in OF_THE_LAYER}
+PARTS |= {name: getattr(RecordReplayLayer, name) for name in OF_THE_LAYER}
 
 
 def broken(part: str, method: str) -> dict[str, type]:
@@ -52,9 +52,9 @@ def broken(part: str, method: str) -> dict[str, type]:
     is_async = getattr(found, method).__code__.co_flags & 0x80
     made = type(f"Broken{found.__name__}", (found,), {method: async_boom if is_async else boom})
     if part in OF_THE_LAYER:
-        layer_ = type("BrokenInside", (ReplayLayer,), {part: made})
+        layer_ = type("BrokenInside", (RecordReplayLayer,), {part: made})
         return {"layer": layer_} | (
-            {"front": type("BrokenFront", (Front,), {part: made})} if part == "incoming" else {}
+            {"front": type("BrokenFront", (FastPathAsyncioProtocol,), {part: made})} if part == "incoming" else {}
         )
     if part not in INSIDE:
         return {part: made}
@@ -180,7 +180,7 @@ def test_an_answer_that_could_not_be_stored_is_served_and_counted(tmp_path: Path
 # --- the last wall, alone -------------------------------------------------------------------------------------------------
 
 
-class Bypass(NextLayerChoice):
+class Bypass(NextLayerChooser):
     """Leaves every connection to mitmproxy's own layers."""
 
     def next_layer(self, nextlayer: layer.NextLayer) -> None:
@@ -217,7 +217,7 @@ def test_with_the_layer_bypassed_nothing_gets_out(tape: Path, store: Path, mode:
         assert p.connections == 0
 
 
-class Behind(Front):
+class Behind(FastPathAsyncioProtocol):
     def _serve_complete_requests(self, data: bytes) -> None:
         self._hand_over(data)
 

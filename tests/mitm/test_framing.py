@@ -6,10 +6,10 @@ import pytest
 
 from llmproxy.mitm.http1_parser import (
     MAX_HEAD,
-    FramingError,
+    BadHttp1Request,
     Head,
     HeadTooLarge,
-    RequestReader,
+    Http1RequestParser,
     parse_head,
     replace_body,
 )
@@ -18,7 +18,7 @@ from tests.mitm.wire import body_of, chunked, request
 
 def read(pieces: list[bytes]) -> list[tuple[Head, bytes, bytes]]:
     """Feed pieces; return (head, raw body, decoded body) of each request that is whole."""
-    reader, found = RequestReader(), []
+    reader, found = Http1RequestParser(), []
     head: Head | None = None
     raw, decoded = bytearray(), bytearray()
     for piece in pieces:
@@ -121,7 +121,7 @@ BAD_HEADS = {
 @pytest.mark.parametrize("size", [1, 5, 100_000])
 def test_a_head_that_could_be_read_in_two_ways_is_refused(raw: bytes, size: int) -> None:
     """Request smuggling lives where two readers of the same bytes disagree."""
-    with pytest.raises(FramingError):
+    with pytest.raises(BadHttp1Request):
         read([raw[at : at + size] for at in range(0, len(raw), size)])
 
 
@@ -140,7 +140,7 @@ BAD_CHUNKS = {
 
 @pytest.mark.parametrize("raw", BAD_CHUNKS.values(), ids=BAD_CHUNKS.keys())
 def test_a_broken_chunk_is_refused(raw: bytes) -> None:
-    with pytest.raises(FramingError):
+    with pytest.raises(BadHttp1Request):
         read([b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", raw])
 
 
@@ -154,7 +154,7 @@ def test_a_head_has_a_limit(end: bytes) -> None:
 
 def test_what_is_over_the_request_waits() -> None:
     """The bytes of the next request are not touched."""
-    reader = RequestReader()
+    reader = Http1RequestParser()
     reader.add_bytes(request(b"abc") + b"GET /next")
     made = reader.take_head()
     assert made is not None
@@ -185,7 +185,7 @@ def test_a_request_with_another_body_says_its_framing_anew() -> None:
 ])  # fmt: skip
 def test_a_broken_head_is_not_quoted(head: str) -> None:
     """Errors are logged, and a key can stand anywhere in a head that cannot be read."""
-    with pytest.raises(FramingError) as error:
+    with pytest.raises(BadHttp1Request) as error:
         parse_head((head + "\r\n").encode())
     assert "hunter2" not in str(error.value)
     assert "line of" in str(error.value)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.control import Control, ControlError
+from llmproxy.client.control import ControlApiClient, ControlError
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from tests.mitm.rig import Rig, connected
 from tests.mitm.wire import Received, Wire, chat, request
@@ -119,9 +119,9 @@ def test_a_dead_provider_and_one_that_fails(tape: Path, service: CountingService
 def test_sessions_of_a_replay_proxy(tape: Path, tmp_path: Path) -> None:
     """The control API opens such sessions where that is allowed, and says what makes no sense."""
     with Rig("replay", tape) as rig, pytest.raises(ControlError, match="--allow-live"):
-        Control(rig.url).open_session("default", live={"live": ["llm"]})
+        ControlApiClient(rig.url).open_session("default", live={"live": ["llm"]})
     with Rig("replay", tape, allow_live=True) as rig:
-        control = Control(rig.url)
+        control = ControlApiClient(rig.url)
         opened = control.open_session("default", live={"live": ["llm"], "unknown_tool": "fail", "read_only": ["get_*"]})
         assert opened.live is not None
         assert (opened.live["cassette"], opened.live["unknown_tool"]) == ("default@live-1", "fail")
@@ -142,7 +142,7 @@ def test_sessions_of_a_replay_proxy(tape: Path, tmp_path: Path) -> None:
         with pytest.raises(ControlError, match="nothing is recorded in cassette 'other'"):
             control.open_session("other", live={"live": ["llm"]})
     with Rig("replay", tape, live=["llm"]) as rig:
-        assert Control(rig.url).open_session("default", live={"live": []}).live is None
+        assert ControlApiClient(rig.url).open_session("default", live={"live": []}).live is None
     assert served(tape, "default@live-1") == []
 
 

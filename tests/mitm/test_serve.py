@@ -22,14 +22,14 @@ from pathlib import Path
 import pytest
 
 from llmproxy.calls_and_totals import Totals
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.serve import (
     ProxyContextAndJournal,
-    build_journal_ignore_advice,
+    advise_gitignore_of_call_journal,
     check_client_cert,
     check_port_free,
     end_proxy_and_print_totals,
@@ -471,7 +471,9 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
         written.set()
 
     def closed() -> Future[int | None]:
-        built = ProxyContextAndJournal(rig.proxy, Journal.open(tmp_path / "other.state.db", time.time), ())
+        built = ProxyContextAndJournal(
+            rig.proxy, CallDecisionJournalWriter.open(tmp_path / "other.state.db", time.time), ()
+        )
         return asyncio.run_coroutine_threadsafe(
             end_proxy_and_print_totals(out_of_patience, built, ProxyConsole(said), totals), rig._loop
         )
@@ -488,13 +490,13 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
 
 def test_typed_as_printed_git_ignores_the_journal(tmp_path: Path) -> None:
     """And then nothing is said any more, as nothing is outside of a repository."""
-    assert build_journal_ignore_advice(tmp_path / "llmproxy.db") == ""
+    assert advise_gitignore_of_call_journal(tmp_path / "llmproxy.db") == ""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     store = tmp_path / "tests" / "llmproxy.db"
     store.parent.mkdir()
-    hint = build_journal_ignore_advice(store)
+    hint = advise_gitignore_of_call_journal(store)
     assert "llmproxy.db.state.db" in hint
     subprocess.run(["sh", "-c", hint.partition("git: ")[2]], check=True)
-    assert build_journal_ignore_advice(store) == ""
+    assert advise_gitignore_of_call_journal(store) == ""
     (tmp_path / ".gitignore").write_text("*.db\n!tests/*.state.db\n")
-    assert build_journal_ignore_advice(store) == hint
+    assert advise_gitignore_of_call_journal(store) == hint

@@ -14,9 +14,9 @@ from llmproxy.core.sessions.exchange import EngineConfig
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
 from llmproxy.mitm.serve import (
     build_engine_config,
+    build_proxy_context_and_journal,
     check_store_usable_at_start,
-    import_cassette_files,
-    open_store_and_journal,
+    import_cassette_dir_at_start,
 )
 from llmproxy.mitm.slim_mitmproxy import QuicClassStub, QuicModuleStub
 from llmproxy.protocol import Exhausted, Mode
@@ -117,7 +117,7 @@ def test_what_is_built_can_be_closed(tmp_path: Path) -> None:
     """A note for the user is there before the first request."""
 
     async def run() -> tuple[str, ...]:
-        built = open_store_and_journal(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
+        built = build_proxy_context_and_journal(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
         await built.close()
         return built.notes
 
@@ -128,16 +128,21 @@ def test_a_store_that_cannot_be_used_leaves_nothing_open(tmp_path: Path) -> None
     """The error comes out, the journal is closed."""
     (tmp_path / "x.db").write_text("no store")
     with pytest.raises(CassetteCorrupt):
-        open_store_and_journal(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
+        build_proxy_context_and_journal(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
 
 
 def test_a_folder_of_cassettes_that_is_not_there_is_said(tmp_path: Path) -> None:
     """In replay a typo would only give misses with the wrong advice; a recording makes the folder."""
     missing = tmp_path / "nowhere"
     with pytest.raises(CassetteNotFound, match="nowhere"):
-        import_cassette_files(EngineConfig(cassette_dir=missing, store=tmp_path / "x.db"))
-    assert import_cassette_files(EngineConfig(mode=Mode.RECORD, cassette_dir=missing, store=tmp_path / "x.db")) == []
-    assert import_cassette_files(EngineConfig(allow_live=True, cassette_dir=missing, store=tmp_path / "x.db")) == []
+        import_cassette_dir_at_start(EngineConfig(cassette_dir=missing, store=tmp_path / "x.db"))
+    assert (
+        import_cassette_dir_at_start(EngineConfig(mode=Mode.RECORD, cassette_dir=missing, store=tmp_path / "x.db"))
+        == []
+    )
+    assert (
+        import_cassette_dir_at_start(EngineConfig(allow_live=True, cassette_dir=missing, store=tmp_path / "x.db")) == []
+    )
 
 
 def test_nothing_is_written_beside_a_store_that_cannot_be_used(tmp_path: Path) -> None:

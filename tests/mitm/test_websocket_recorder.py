@@ -15,8 +15,8 @@ import pytest
 from mitmproxy import http
 
 from llmproxy.core.traffic.interaction import header
-from llmproxy.core.traffic.websocket_frames import parse_recorded_frames
-from llmproxy.mitm.interception import CERTIFICATE, confdir
+from llmproxy.core.traffic.websocket_frames import parse_recorded_websocket_frames
+from llmproxy.mitm.interception import CERTIFICATE, get_certificate_authority_folder
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.websockets import is_websocket_upgrade, limit_offered_extensions
 from tests.mitm.rig import Rig, recorded
@@ -71,7 +71,7 @@ def test_a_conversation_becomes_one_interaction(tmp_path: Path) -> None:
     assert (kept.response.status, kept.response.ending, kept.operation) == (101, "complete", "realtime")
     assert header(kept.response.headers, "content-type") == "application/x-llmproxy-frames+jsonl"
     assert header(kept.response.headers, "x-request-id") == "req-1"
-    frames = parse_recorded_frames(kept.response.body)
+    frames = parse_recorded_websocket_frames(kept.response.body)
     assert [(each.client, each.close) for each in frames] == [(True, None), (False, None)] * 2 + [(True, 4000)]
     times = [each.at for each in frames]
     assert [each.offset for each in kept.response.chunks] == times == sorted(times)
@@ -170,7 +170,7 @@ def test_a_server_that_breaks_off_is_a_break_for_the_client(store: Path) -> None
             assert client.say({"type": "cut"}).end().code == 1006
         rig.wait_idle()
     (kept,) = recorded(store)
-    assert (kept.response.ending, parse_recorded_frames(kept.response.body)[-1].close) == ("cut", 1006)
+    assert (kept.response.ending, parse_recorded_websocket_frames(kept.response.body)[-1].close) == ("cut", 1006)
     with Rig("replay", store) as rig, Client(rig.port) as client:
         client.say({"type": "a"}).next()
         assert client.say({"type": "cut"}).end().code == 1006
@@ -189,7 +189,7 @@ def test_a_client_that_breaks_off_is_kept_so_far(store: Path, left: bytes) -> No
         rig.wait_outcomes(1)
         rig.wait_idle()
     (kept,) = recorded(store)
-    assert [each.close for each in parse_recorded_frames(kept.response.body)] == [None, None, 1006]
+    assert [each.close for each in parse_recorded_websocket_frames(kept.response.body)] == [None, None, 1006]
     assert kept.response.ending == "complete"
 
 
@@ -251,7 +251,7 @@ def test_messages_are_not_held_back_and_pings_go_through(tmp_path: Path) -> None
             for n in range(50):
                 client.say({"type": "a", "n": n}).next()
         rig.wait_outcomes(1)
-    assert len(parse_recorded_frames(recorded(tmp_path / "x.db")[0].response.body)) == 103
+    assert len(parse_recorded_websocket_frames(recorded(tmp_path / "x.db")[0].response.body)) == 103
 
 
 def test_frames_that_come_with_the_upgrade_are_not_taken_for_http(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_over_https_both_ways(tmp_path: Path) -> None:
 
 
 def encrypted(rig: Rig) -> socket.socket:
-    return secure(rig.client(10), "localhost", confdir() / CERTIFICATE).sock
+    return secure(rig.client(10), "localhost", get_certificate_authority_folder() / CERTIFICATE).sock
 
 
 def test_through_interception_and_back_by_base_url(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_an_open_socket_is_kept_when_the_proxy_ends(tmp_path: Path) -> None:
         (outcome,) = rig.outcomes
         assert (outcome.lost, outcome.note) == (False, "incomplete (cut)")
     (kept,) = recorded(tmp_path / "x.db")
-    assert (kept.response.ending, len(parse_recorded_frames(kept.response.body)) >= 2) == ("cut", True)
+    assert (kept.response.ending, len(parse_recorded_websocket_frames(kept.response.body)) >= 2) == ("cut", True)
 
 
 def test_an_upstream_hears_no_goodbye_of_a_client_that_broke_off(tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ def test_sockets_of_one_session_at_once_are_kept_apart(store: Path) -> None:
                 assert client.hear()["of"]["n"] == n
         rig.wait_outcomes(20)
         assert rig.proxy.losses == 0
-    assert [parse_recorded_frames(each.response.body)[0].data for each in recorded(store)].count(
+    assert [parse_recorded_websocket_frames(each.response.body)[0].data for each in recorded(store)].count(
         '{"type": "a", "n": 3}'
     ) == 1
     assert sorted(each.occurrence for each in recorded(store)) == list(range(1, 21))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.control import Control
+from llmproxy.client.control import ControlApiClient
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import SqliteCassetteStore
@@ -473,7 +473,7 @@ def test_an_interaction_put_in_by_hand_is_played(tmp_path: Path) -> None:
 def test_mocked_results_are_refused_over_a_websocket(store: Path, mode: str) -> None:
     """They are swapped in requests: a socket that went through would be a run without its mocks."""
     with Upstream(counting) as upstream, Rig(mode, store, {"openai": upstream.url}) as rig:
-        Control(f"http://127.0.0.1:{rig.port}").open_session("mocked", mocks={"get_weather": {"temp": 5}})
+        ControlApiClient(f"http://127.0.0.1:{rig.port}").open_session("mocked", mocks={"get_weather": {"temp": 5}})
         with Client(rig.port, "/s/mocked/v1/realtime?model=gpt-realtime") as client:
             assert client.status == 400
             assert "mocks results of tools" in json.loads(client.body)["error"]["message"]

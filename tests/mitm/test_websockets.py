@@ -10,7 +10,7 @@ from llmproxy.mitm.http1_parser import Head, parse_head
 from llmproxy.mitm.websockets import (
     PIECE,
     WebSocketUpgradeMiss,
-    WebSocketUpgradeRefused,
+    WebSocketUpgradeRequiredError,
     find_api_key_in_subprotocols,
     join_websocket_message_parts,
     raise_if_invalid_upgrade,
@@ -51,7 +51,7 @@ def test_what_only_claims_to_be_one_is_refused(bad: Head) -> None:
 
 def test_refusals_let_clients_fall_back() -> None:
     """426 is the one status on which Codex goes over to HTTP at once."""
-    assert (WebSocketUpgradeRefused.status, WebSocketUpgradeMiss.status, WebSocketUpgradeMiss.code) == (
+    assert (WebSocketUpgradeRequiredError.status, WebSocketUpgradeMiss.status, WebSocketUpgradeMiss.code) == (
         426,
         426,
         "llmproxy_cache_miss",

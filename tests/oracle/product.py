@@ -15,18 +15,22 @@ from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, R
 from llmproxy.protocol import Decision
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.chat_step_assertions import (
-    check_history_edits,
+    check_history_edit_assertions,
     check_usage,
     explain_unseen_traffic,
     find_undecidable_tool_checks,
 )
-from llmproxy.suite.checks.row_checks import check_created_rows, check_verify_step, take_row_snapshot_before_step
+from llmproxy.suite.checks.row_checks import (
+    check_created_rows,
+    run_verify_step_row_checks,
+    take_row_snapshot_before_step,
+)
 from llmproxy.suite.checks.rows import RowCheckContext
 from llmproxy.suite.checks.tools import check_expected_tool_calls, check_tool_sequence, check_total_tool_calls
 from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import Created, MessageProcessing, ToolExpect, Usage, Verify
 from llmproxy.suite.schema.suite import ChatStep
-from llmproxy.suite.stores import StoreAdapter, build_store
+from llmproxy.suite.stores import StoreAdapter, build_suite_store
 from llmproxy.suite.stores.http import HttpEntityStore, parse_entity_http_endpoints
 from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver
 from llmproxy.trace.observing.history_edits import HistoryEditFindings, find_history_edits
@@ -105,7 +109,7 @@ def history(wire: ModelCallObserver, step: Chapter) -> HistoryEditFindings:
 def judge_history(said: dict[str, Any], found: HistoryEditFindings) -> Status:
     """Return what a suite makes of an assertion about it."""
     wanted = MessageProcessing.model_validate(said["messageProcessing"])
-    return worst(check_history_edits(wanted, found, CaseVariables()))
+    return worst(check_history_edit_assertions(wanted, found, CaseVariables()))
 
 
 def worst(found: Iterable[Assertion]) -> Status:
@@ -116,7 +120,7 @@ def worst(found: Iterable[Assertion]) -> Status:
 def store_of(place: Database | Service) -> StoreAdapter:
     """Return the store that looks at a place; a service is asked without a socket."""
     if isinstance(place, Database):
-        return build_store(place.store, place.file.parent)
+        return build_suite_store(place.store, place.file.parent)
 
     def ask(request: httpx.Request) -> httpx.Response:
         status, headers, data = place.answer(request.url.raw_path.decode())
@@ -159,4 +163,4 @@ class Books:
 
     def verify(self, said: dict[str, Any]) -> Status:
         """Return what a suite makes of an assertion about the rows that are there."""
-        return worst(check_verify_step(self._looking(), "verify", Verify.model_validate(said)))
+        return worst(run_verify_step_row_checks(self._looking(), "verify", Verify.model_validate(said)))

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.control import Control
+from llmproxy.client.control import ControlApiClient
 from llmproxy.report.events import Status
 from llmproxy.trace.observing.agent_activity import ModelCallObserver
 from tests.oracle.acting import ACTOR, Part
@@ -171,7 +171,7 @@ def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Upstre
 def test_what_a_real_proxy_tells_is_judged_as_truly(px: tuple[Proxy, Upstream]) -> None:
     """Framing, streams, cuts and retries as they arrive: nothing passes that is not true, nothing fails that is."""
     made, upstream = px
-    control, tally, found = Control(made.url), Counter[str](), list[str]()
+    control, tally, found = ControlApiClient(made.url), Counter[str](), list[str]()
     for seed in range(FIRST, FIRST + SOCKET_RUNS):
         run, random, name = World(seed).play(), Random(seed), f"oracle-{seed}"
         control.open_session(name)

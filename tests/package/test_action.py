@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from llmproxy.cli import main
-from llmproxy.settings import list_setting_options
+from llmproxy.settings import list_options_of_settings
 from tests.support.chats import chat, fill
 from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
@@ -274,6 +274,6 @@ def test_the_container_s_file_is_sound() -> None:
         done = subprocess.run([linter, ROOT / "Containerfile"], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, "")
     text = (ROOT / "Containerfile").read_text("utf-8")
-    known = {option.env for option in list_setting_options()}
+    known = {option.env for option in list_options_of_settings()}
     assert set(re.findall(r"LLMPROXY_[A-Z_]+", text)) <= known
     assert (ROOT / ".dockerignore").read_text("utf-8").split() == ["*", "!dist/*.whl"]

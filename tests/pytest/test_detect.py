@@ -11,7 +11,7 @@ from llmproxy.pytest.plugin import (
     _SUITE_NAMES,
     SUITE_KEYS,
     file_mentions_plugin,
-    is_suite_file,
+    has_suite_file_content,
     is_suite_file_name,
     list_files_pytest_imports,
 )
@@ -84,8 +84,8 @@ def test_a_suite_of_ours_is_told_by_its_keys(tmp_path: Path, text: str, ours: bo
     """Also one that is broken: its error must be seen; not one of another tool."""
     path = tmp_path / "suite.yaml"
     path.write_text(text)
-    assert is_suite_file(path) is ours
-    assert is_suite_file(tmp_path / "nowhere.yaml") is False
+    assert has_suite_file_content(path) is ours
+    assert has_suite_file_content(tmp_path / "nowhere.yaml") is False
 
 
 def test_the_keys_of_a_suite_are_those_of_the_format() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import MachineError
-from llmproxy.pytest.run_proxies import WorkerProxyLauncher, WorkerProxyRequester
+from llmproxy.pytest.run_proxies import XdistControllerProxyLauncher, XdistWorkerProxyUrlRequester
 from tests.provider import Provider, step
 from tests.support import pytest_run
 from tests.support.process import ROOT, clean_env, llmproxy, until
@@ -145,20 +145,20 @@ def test_a_killed_run_leaves_nothing_running_and_no_cassette_complete(tmp_path: 
 
 def test_who_does_not_have_the_key_starts_nothing(tmp_path: Path) -> None:
     """Nor does a worker in another folder ask its controller."""
-    run = WorkerProxyLauncher(clean_env({"LLMPROXY_COMMAND": "/nosuch"}), tmp_path)
+    run = XdistControllerProxyLauncher(clean_env({"LLMPROXY_COMMAND": "/nosuch"}), tmp_path)
     try:
         for address, said in (
             (re.sub(r'"key": "\w+"', '"key": "x"', run.address), "the controller of this worker has ended"),
             (run.address, "cannot start the proxy: /nosuch"),
         ):
-            asked = WorkerProxyRequester.from_variable(address, tmp_path)
+            asked = XdistWorkerProxyUrlRequester.from_variable(address, tmp_path)
             assert asked is not None
             asked.start(["--mode", "replay"])
             with pytest.raises(MachineError, match=said):
                 asked.wait_ready()
             asked.end()
-        assert WorkerProxyRequester.from_variable(run.address, tmp_path / "other") is None
-        assert WorkerProxyRequester.from_variable(None, tmp_path) is None
+        assert XdistWorkerProxyUrlRequester.from_variable(run.address, tmp_path / "other") is None
+        assert XdistWorkerProxyUrlRequester.from_variable(None, tmp_path) is None
     finally:
         run.end()
     assert os.environ.get("PYTEST_LLMPROXY_RUN") is None

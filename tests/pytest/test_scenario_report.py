@@ -10,14 +10,14 @@ import pytest
 
 from llmproxy.pytest.scenario_report import (
     ScenarioReporter,
-    build_failure_sections,
+    build_failed_scenario_sections,
     build_scenario_rows,
     deserialize_scenario_run,
     list_junit_run_properties,
     serialize_scenario_run,
 )
 from llmproxy.report.events import Finished, JudgedCriterion, Message, PartyUse, Started, Status
-from llmproxy.report.run_tree import RunTree
+from llmproxy.report.run_tree import EventsGroupedByRun
 from llmproxy.scenario.types import ScenarioResult
 
 
@@ -91,8 +91,8 @@ def test_properties_leave_out_what_is_unknown() -> None:
     ]  # fmt: skip
 
 
-def story(*statuses: Status, **finished: Any) -> RunTree:
-    made = RunTree()
+def story(*statuses: Status, **finished: Any) -> EventsGroupedByRun:
+    made = EventsGroupedByRun()
     for number, status in enumerate(statuses, 1):
         who: dict[str, Any] = {"run_id": f"r{number}", "scenario": "refund"}
         more: dict[str, Any] = {"rerun": 'pytest "t.py::test_it"', "criteria": ["is polite"]}
@@ -107,14 +107,14 @@ def test_a_failure_tells_the_runs_that_went_wrong_with_criteria_and_evidence() -
     why: dict[str, Any] = {"evidence": "“no”", "reason": "rude", "votes": ["failed", "passed"]}
     criterion = JudgedCriterion(id="c1", text="is polite", status="failed", **why)
     told = story(Status.PASSED, Status.FAILED, criteria=[criterion], reasoning="rude", misses=["m1"])
-    (section,) = build_failure_sections(list(told.runs.values()), {})
+    (section,) = build_failed_scenario_sections(list(told.runs.values()), {})
     assert section[0] == 'scenario "refund" [2/2]: failed'
     assert section[1] == (
         "user: hi 2\n\nwhy: rude\n\ncriteria:\n  failed       is polite\n               evidence: “no”\n"
         "               because: rude\n               votes: failed, passed\n\nnever recorded:\n\nm1\n\n"
         'run it again: pytest "t.py::test_it"'
     )
-    every = build_failure_sections(list(story(*[Status.PASSED] * 8).runs.values()), {})
+    every = build_failed_scenario_sections(list(story(*[Status.PASSED] * 8).runs.values()), {})
     assert len(every) == 6
     assert "3 more runs" in every[-1][1]
 
@@ -122,9 +122,9 @@ def test_a_failure_tells_the_runs_that_went_wrong_with_criteria_and_evidence() -
 def test_criteria_of_a_judge_without_evidence_come_from_its_result() -> None:
     """A judge of one's own lists them; one that never spoke has judged nothing."""
     runs = list(story(Status.FAILED).runs.values())
-    listed = build_failure_sections(runs, {"r1": result(success=False, failed_criteria=["is polite"])})
+    listed = build_failed_scenario_sections(runs, {"r1": result(success=False, failed_criteria=["is polite"])})
     assert "  failed       is polite" in listed[0][1]
-    assert "  not judged   is polite" in build_failure_sections(runs, {})[0][1]
+    assert "  not judged   is polite" in build_failed_scenario_sections(runs, {})[0][1]
 
 
 def test_rows_count_each_kind_and_keep_what_is_known() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy import scenario
-from llmproxy.pytest.scenario_run_listener import ScenarioRunPlugin
+from llmproxy.pytest.scenario_run_listener import ScenarioRunListenerPlugin
 from llmproxy.report.events import HOST
 from tests.scenario.people import Agent
 from tests.support.pytest_run import run, write
@@ -66,7 +66,10 @@ def test_async_tests_run_where_nobody_else_runs_them(tmp_path: Path, other: str,
 def test_a_parcel_is_plain_values_and_taken_once() -> None:
     """It travels from xdist's workers; what ended is on one report only."""
     of_run: Any = SimpleNamespace(shared=None)
-    before, HOST.listener = HOST.listener, (listener := ScenarioRunPlugin(of_run, keep_events=True, debug=False))
+    before, HOST.listener = (
+        HOST.listener,
+        (listener := ScenarioRunListenerPlugin(of_run, keep_events=True, debug=False)),
+    )
     try:
         steps = [scenario.user("hi"), scenario.agent(), scenario.succeed()]
         scenario.run_sync("good", "d", [Agent("hello")], script=steps, verbose=False, proxy=False)

@@ -18,9 +18,9 @@ from llmproxy.pytest.run_summary import read_reported_misses
 from llmproxy.pytest.shared_proxy import (
     SessionOptions,
     SharedProxy,
-    choose_mode,
-    choose_test_live_channels,
+    choose_test_mode,
     make_cassette_name,
+    read_test_live_channel_settings,
 )
 from tests.support import Proxy, proxy
 from tests.support.process import ROOT, clean_env
@@ -143,23 +143,23 @@ def test_a_cassette_that_cannot_be_bound_is_closed_again(tmp_path: Path, px: Pro
 ])  # fmt: skip
 def test_the_mode_is_chosen_by_whoever_is_nearest(given: dict[str, object], mode: str) -> None:
     """Command line, marker, variable, ini file; in CI only the command line and the variable make a test go live."""
-    assert choose_mode(**given) == mode  # type: ignore[arg-type]
+    assert choose_test_mode(**given) == mode  # type: ignore[arg-type]
 
 
 def test_a_marker_says_which_channels_are_live() -> None:
     """As a session takes it; the command line is nearer, and in CI it alone may spend money."""
     marker = {"live": "llm", "unknown_tool": "fail", "read_only": ["get_*"]}
-    assert choose_test_live_channels(marker, "", ci=False) == {
+    assert read_test_live_channel_settings(marker, "", ci=False) == {
         "live": ["llm"],
         "unknown_tool": "fail",
         "read_only": ["get_*"],
     }
-    assert choose_test_live_channels(marker, "mcp,http", ci=False) == {**marker, "live": ["mcp", "http"]}
-    assert choose_test_live_channels(marker, "", ci=True) is None
-    assert choose_test_live_channels({}, "llm", ci=True) == {"live": ["llm"]}
-    assert choose_test_live_channels({}, "", ci=False) is None
+    assert read_test_live_channel_settings(marker, "mcp,http", ci=False) == {**marker, "live": ["mcp", "http"]}
+    assert read_test_live_channel_settings(marker, "", ci=True) is None
+    assert read_test_live_channel_settings({}, "llm", ci=True) == {"live": ["llm"]}
+    assert read_test_live_channel_settings({}, "", ci=False) is None
     with pytest.raises(ValueError, match="not one of llm, mcp, http"):
-        choose_test_live_channels({"live": ["model"]}, "", ci=False)
+        read_test_live_channel_settings({"live": ["model"]}, "", ci=False)
 
 
 def test_the_proxy_is_started_as_by_the_command(tmp_path: Path) -> None:

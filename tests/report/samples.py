@@ -19,7 +19,7 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.run_tree import RunTree
+from llmproxy.report.run_tree import EventsGroupedByRun
 
 LONG = "averyveryverylongwordwithoutanyspace" * 12
 HOSTILE = "</p><script>alert('x')</script>&amp; \x00\x1b[31m"
@@ -117,9 +117,9 @@ def events() -> list[Event]:
     ]
 
 
-def story(given: Iterable[Event] = ()) -> RunTree:
+def story(given: Iterable[Event] = ()) -> EventsGroupedByRun:
     """Return what comes of these events, or of all of the sample."""
-    told = RunTree()
+    told = EventsGroupedByRun()
     for event in given or events():
         told.add_event(event)
     return told

@@ -21,8 +21,8 @@ from llmproxy.report.proxy_console import (
     clip_to_terminal_cells,
     count_terminal_cells,
     describe_request_handling,
-    format_column_headings,
     format_console_call_line,
+    format_console_call_table_header,
     format_totals,
     get_width_if_terminal,
     pad_to_terminal_cells,
@@ -185,7 +185,7 @@ def test_a_hit_is_one_aligned_line() -> None:
     assert format_console_call_line(HIT, zone=UTC) == (
         "12:34:56  REPLAY   openai     gpt-4o-mini               chat.completions  200         3 ms        412>38  #7"
     )
-    assert format_column_headings().split() == [
+    assert format_console_call_table_header().split() == [
         *("time", "what", "provider", "model", "operation", "status", "took", "tokens"),
         *("recording,", "session", "prompt", "->", "answer"),
     ]
@@ -222,7 +222,7 @@ def test_prompt_and_answer_fill_the_width_and_no_more(room: int) -> None:
         shown = format_console_call_line(outcome, zone=UTC, room=room)
         assert count_terminal_cells(shown) <= room
         assert ("#7" if outcome.interaction else "nearest #7") in shown
-    head, shown = format_column_headings(room), format_console_call_line(TALK, zone=UTC, room=room)
+    head, shown = format_console_call_table_header(room), format_console_call_line(TALK, zone=UTC, room=room)
     assert head.index("model") == shown.index("gpt-4o-mini")
     assert head.index("status") == shown.index("200")
     assert "Do I" in shown

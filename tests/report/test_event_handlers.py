@@ -19,7 +19,7 @@ from llmproxy.report.events import (
     convert_to_event_handlers,
     redact_plain_data,
 )
-from llmproxy.report.report_kinds import KINDS, create_report_handler
+from llmproxy.report.report_kinds import KINDS, create_report_event_handler
 from llmproxy.report.run_console import ScenarioConsole
 from llmproxy.scenario.config import ScenarioConfig
 from tests.report import samples
@@ -99,7 +99,7 @@ def test_no_kind_of_report_shows_a_key(
 ) -> None:
     """Neither one of a known kind nor one that stands in the environment."""
     monkeypatch.setenv("GATEWAY_KEY", OWN)
-    samples.feed(create_report_handler(f"{kind}={tmp_path / 'report'}"), telling())
+    samples.feed(create_report_event_handler(f"{kind}={tmp_path / 'report'}"), telling())
     shown = (tmp_path / "report").read_text("utf-8") + capsys.readouterr().out
     assert "[REDACTED]" in shown or kind == "github"
     assert GITHUB not in shown

@@ -10,7 +10,7 @@ from llmproxy.report.events import Assertion, Completed, Event, Finished, Starte
 from llmproxy.report.github import GitHubAnnotator
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.shared_parts import show_path
-from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.run.run_context import SuiteRunContext
 from llmproxy.suite.run.runner import run_cases
 from tests.report import samples
 from tests.suite import rig
@@ -70,7 +70,7 @@ def test_annotations_of_a_suite_point_into_it(tmp_path: Path) -> None:
     text = f"name: t\nagent: {rig.echo(tmp_path)}\nscenarios:\n  - id: one\n    steps:\n      - chat: x\n"
     text += "        response: {contains: nope}\n  - id: two\n    steps:\n      - {chat: x}\n      - chat: $runIndex\n        timeout: 1\n"
     lines: list[str] = []
-    world = RunContext(options=SuiteCommandOptions(), proxy=None, handlers=[GitHubAnnotator(lines.append)])
+    world = SuiteRunContext(options=SuiteCommandOptions(), proxy=None, handlers=[GitHubAnnotator(lines.append)])
     asyncio.run(run_cases(world, rig.cases_of(tmp_path, text)))
     assert any(f"file={show_path(tmp_path / 't.suite.yaml')},line=6,title=one" in line for line in lines), lines
 

@@ -1,4 +1,4 @@
-"""The HTML render_report: everything is in it, nothing breaks out of it, nothing is loaded."""
+"""The HTML render_html_report: everything is in it, nothing breaks out of it, nothing is loaded."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Selected, Started, Status, Step
-from llmproxy.report.html import collect_recordings_and_trend, render_report
+from llmproxy.report.html import load_report_recordings_and_trend, render_html_report
 from llmproxy.report.json_report import build_json_report
-from llmproxy.report.report_kinds import BufferedReport, create_report_handler
+from llmproxy.report.report_kinds import WholeFileReportWriter, create_report_event_handler
 from llmproxy.report.run_console import SuiteConsole
-from llmproxy.report.run_tree import RunTree
+from llmproxy.report.run_tree import EventsGroupedByRun
 from llmproxy.report.trend import TrendRecorder
-from llmproxy.ui.page import build_page_scripts
+from llmproxy.ui.page import list_viewer_script_sources
 from tests.report import samples
 from tests.ui import samples as recordings
 
@@ -40,7 +40,7 @@ def told(scenario: str, cassette: str, status: Status) -> list[Event]:
     ]
 
 
-def story(*runs: list[Event]) -> RunTree:
+def story(*runs: list[Event]) -> EventsGroupedByRun:
     return samples.story([*(event for run in runs for event in run), Completed(exit_code=1, seconds=1.0)])
 
 
@@ -49,7 +49,7 @@ PASSED, FAILED = told("good", "forked", Status.PASSED), told("bad", "agent", Sta
 
 def test_calls_of_the_runs_are_in_it_and_of_nobody_else(tmp_path: Path) -> None:
     """Failed runs first; a cassette that no run used stays where it is."""
-    found = collect_recordings_and_trend(story(PASSED, FAILED), recordings.store(tmp_path / "x.db"))
+    found = load_report_recordings_and_trend(story(PASSED, FAILED), recordings.store(tmp_path / "x.db"))
     assert [each["name"] for each in found["cassettes"]] == ["agent", "forked"]
     assert found["calls"][3]["cassette"] == "agent"
     assert found["left"] == []
@@ -58,7 +58,7 @@ def test_calls_of_the_runs_are_in_it_and_of_nobody_else(tmp_path: Path) -> None:
 def test_what_there_is_no_room_for_is_counted_with_the_command_that_shows_it(tmp_path: Path) -> None:
     """The failed run has the room, the passed one's recording is named."""
     path = recordings.store(tmp_path / "x.db")
-    found = collect_recordings_and_trend(story(PASSED, FAILED), path, 12_000)
+    found = load_report_recordings_and_trend(story(PASSED, FAILED), path, 12_000)
     (kept,) = found["cassettes"]
     assert (kept["name"], kept["live"]) == ("agent", 5)
     assert 0 < len(kept["rows"]) < 5
@@ -74,7 +74,7 @@ def test_one_call_that_would_fill_it_leaves_room_for_the_others(tmp_path: Path) 
     """It is left out, and what came after it is there."""
     large = recordings.call(1, [{"role": "user", "content": "word " * 20_000}], recordings.says(text="Read."), at=0)
     small = recordings.call(2, [{"role": "user", "content": "And?"}], recordings.says(text="Nothing."), at=9)
-    found = collect_recordings_and_trend(story(FAILED), recordings.store(tmp_path / "x.db", large, small), 100_000)
+    found = load_report_recordings_and_trend(story(FAILED), recordings.store(tmp_path / "x.db", large, small), 100_000)
     assert [row["asked"] for row in found["cassettes"][0]["rows"]] == ["And?"]
     assert found["cassettes"][0]["left"] == 1
 
@@ -85,7 +85,7 @@ def test_a_key_of_the_environment_is_not_in_the_recordings(tmp_path: Path, monke
     call = recordings.call(
         1, [{"role": "user", "content": f"Is it {key}?"}], recordings.says(text=f"It is {key}."), at=0
     )
-    text = render_report(story(FAILED), recordings.store(tmp_path / "x.db", call))
+    text = render_html_report(story(FAILED), recordings.store(tmp_path / "x.db", call))
     assert written_data(text)["calls"]
     assert key not in text + json.dumps(written_data(text))
 
@@ -96,7 +96,7 @@ def test_a_report_is_not_lost_to_a_store(tmp_path: Path, content: bytes | None) 
     path = tmp_path / "x.db"
     if content is not None:
         path.write_bytes(content)
-    found = collect_recordings_and_trend(story(FAILED), path)
+    found = load_report_recordings_and_trend(story(FAILED), path)
     assert [each["told"].startswith("The recordings are not in this file") for each in found.get("left", ())] == (
         [] if content is None else [True]
     )
@@ -112,7 +112,7 @@ def test_the_handler_asks_for_the_store_when_all_is_over(tmp_path: Path) -> None
         asked.append(len(asked))
         return path
 
-    handler = create_report_handler(f"html={file}", store)
+    handler = create_report_event_handler(f"html={file}", store)
     assert asked == []
     recordings.store(path, recordings.personal())
     for at, status in ((60.0, "passed"), (120.0, "failed")):
@@ -160,17 +160,17 @@ def read(text: str) -> Reader:
 def test_every_message_criterion_and_check_is_on_the_page(tmp_path: Path) -> None:
     """Its data is the JSON report; the file is written at the end."""
     out = tmp_path / "x" / "report.html"
-    samples.feed(BufferedReport(out, render_report))
+    samples.feed(WholeFileReportWriter(out, render_html_report))
     report = written_data(out.read_text("utf-8"))["report"]
     assert report == json.loads(json.dumps(build_json_report(samples.story()))) | {"trend": [], "left": []}
 
 
 def test_what_an_agent_says_cannot_become_markup() -> None:
     """A script in an answer stays text, nothing is loaded, and the page's own policy runs nothing but the viewer's scripts."""
-    text = render_report(samples.story())
+    text = render_html_report(samples.story())
     reader = read(text)
     assert "<script>alert('x')</script>" in json.dumps(written_data(text))
-    assert reader.tags.count("script") == len(build_page_scripts()) + 1
+    assert reader.tags.count("script") == len(list_viewer_script_sources()) + 1
     assert set(reader.tags) <= {
         "html", "head", "meta", "title", "style", "body", "div", "noscript", "p", "script",
     }  # fmt: skip
@@ -180,7 +180,7 @@ def test_what_an_agent_says_cannot_become_markup() -> None:
     assert "@import" not in text
     found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert found is not None
-    named = " ".join(map(digest, build_page_scripts()))
+    named = " ".join(map(digest, list_viewer_script_sources()))
     assert found[1] == (
         f"default-src 'none'; script-src {named}; style-src {digest(style)}; img-src data:; media-src data:; base-uri 'none'; form-action 'none'"
     )
@@ -192,23 +192,23 @@ def digest(text: str) -> str:
 
 
 def test_what_an_agent_says_cannot_drive_a_terminal_or_turn_text_round() -> None:
-    """A render_report is also read with `less`, and a name that reads backwards lies: such characters are written as their numbers."""
+    """A render_html_report is also read with `less`, and a name that reads backwards lies: such characters are written as their numbers."""
     story = samples.story()
     controls = map(chr, [*range(9), *range(0x0B, 0x0D), *range(0x0E, 0x20), *range(0x7F, 0xA0)])
     unseen = [*controls, "\u202e", "\u2066", "\ud800"]
     story.completed = Completed(exit_code=1, seconds=1, notes=(f"<{''.join(unseen)}>",))
-    text = render_report(story)
+    text = render_html_report(story)
     assert not set(unseen) & set(text)
     assert written_data(text)["report"]["notes"] == [story.completed.notes[0].replace("\ud800", "\\ud800")]
 
 
 def test_nothing_at_all_is_still_a_page() -> None:
     """No run gives a report that says so by its empty table."""
-    assert written_data(render_report(RunTree()))["report"]["scenarios"] == []
+    assert written_data(render_html_report(EventsGroupedByRun()))["report"]["scenarios"] == []
 
 
 def test_scenarios_are_counted_as_the_console_counts_them() -> None:
-    """Not runs; and one that was to pass in half of its runs counts as what it came to, everywhere on the render_report."""
+    """Not runs; and one that was to pass in half of its runs counts as what it came to, everywhere on the render_html_report."""
     events: list[Event] = []
     for name, statuses in (("often", ["passed", "failed", "passed"]), ("once", ["failed"])):
         for n, status in enumerate(statuses, 1):
@@ -217,7 +217,7 @@ def test_scenarios_are_counted_as_the_console_counts_them() -> None:
             events.append(Finished(run_id=run_id, scenario=name, status=Status(status)))
     rows = [{"scenario": "often", "status": "passed"}, {"scenario": "once", "status": "failed"}]
     events.append(Completed(exit_code=1, seconds=1.0, scenarios=rows))
-    scenarios = written_data(render_report(samples.story(events)))["report"]["scenarios"]
+    scenarios = written_data(render_html_report(samples.story(events)))["report"]["scenarios"]
     assert [(each["name"], each["status"]) for each in scenarios] == [("often", "passed"), ("once", "failed")]
     lines: list[str] = []
     samples.feed(SuiteConsole(lines.append), events)

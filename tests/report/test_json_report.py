@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.report.json_report import FORMAT, JsonLinesReport, read_report_runs, render_json_report
-from llmproxy.report.report_kinds import BufferedReport
+from llmproxy.report.report_kinds import WholeFileReportWriter
 from tests.report import samples
 
 
@@ -27,7 +27,7 @@ def test_lines_are_there_as_soon_as_they_happen(tmp_path: Path) -> None:
 def test_the_document_holds_every_run_and_part(tmp_path: Path) -> None:
     """Nothing that happened is left out of the document."""
     out = tmp_path / "report.json"
-    handler = BufferedReport(out, render_json_report)
+    handler = WholeFileReportWriter(out, render_json_report)
     for event in samples.events():
         handler.handle(event)
     assert json.loads(out.read_text("utf-8"))["scenarios"] == []

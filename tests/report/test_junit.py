@@ -10,8 +10,8 @@ import pytest
 
 from llmproxy.report.events import Completed, Finished, Started, Status
 from llmproxy.report.junit import render_junit
-from llmproxy.report.report_kinds import BufferedReport
-from llmproxy.report.run_tree import RunTree
+from llmproxy.report.report_kinds import WholeFileReportWriter
+from llmproxy.report.run_tree import EventsGroupedByRun
 from tests.report import samples
 
 SCHEMA = Path(__file__).with_name("junit.xsd")
@@ -30,7 +30,7 @@ def test_the_file_is_valid_by_the_schema_of_ci_systems(tmp_path: Path) -> None:
     import xmlschema
 
     out = tmp_path / "a" / "junit.xml"
-    samples.feed(BufferedReport(out, render_junit))
+    samples.feed(WholeFileReportWriter(out, render_junit))
     schema = xmlschema.XMLSchema(str(SCHEMA))
     schema.validate(str(out))
     broken = out.read_text("utf-8").replace("<failure", "<failed").replace("</failure", "</failed")
@@ -92,13 +92,13 @@ def test_faults_on_purpose_are_named() -> None:
 def test_nothing_at_all_is_still_a_file() -> None:
     import xmlschema
 
-    assert xmlschema.XMLSchema(str(SCHEMA)).is_valid(render_junit(RunTree()).decode())
+    assert xmlschema.XMLSchema(str(SCHEMA)).is_valid(render_junit(EventsGroupedByRun()).decode())
 
 
 @pytest.mark.parametrize(("verdict", "failures"), [("passed", "0"), ("flaky", "1")])
 def test_a_run_that_its_scenario_can_do_without_is_no_failure(verdict: str, failures: str) -> None:
     """With `minPassRate` the exit code is 0, and so the file's counts are; what was wrong stands in the output."""
-    story = RunTree()
+    story = EventsGroupedByRun()
     for number, status in enumerate((Status.PASSED, Status.FAILED), 1):
         story.add_event(Started(run_id=f"r{number}", scenario="s", name="s", sample=number, runs=2))
         story.add_event(Finished(run_id=f"r{number}", scenario="s", status=status, error="it said no"))

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.report.report_kinds import KINDS, BufferedReport, create_report_handler
+from llmproxy.report.report_kinds import KINDS, WholeFileReportWriter, create_report_event_handler
 from tests.report import samples
 
 
@@ -17,7 +17,7 @@ def test_an_old_report_does_not_outlive_a_run_that_died(tmp_path: Path) -> None:
     out = tmp_path / "report.txt"
     out.write_text("all passed")
     out.chmod(0o640)
-    handler = BufferedReport(
+    handler = WholeFileReportWriter(
         out, lambda story: f"{len(story.runs)} runs, {'over' if story.completed else 'not over'}, half \ud800"
     )
     assert out.read_text("utf-8") == "0 runs, not over, half \\ud800"
@@ -31,7 +31,7 @@ def test_an_old_report_does_not_outlive_a_run_that_died(tmp_path: Path) -> None:
 def test_a_report_is_a_whole_document_from_its_beginning(tmp_path: Path, kind: str) -> None:
     """Nothing selected, or killed: what reads it can, and reads no success."""
     out = tmp_path / "report"
-    create_report_handler(f"{kind}={out}")
+    create_report_event_handler(f"{kind}={out}")
     said = out.read_text("utf-8")
     assert {"junit": "<error", "html": "did not end", "json": '"exit_code": null'}[kind] in said
     if kind == "junit":
@@ -41,14 +41,14 @@ def test_a_report_is_a_whole_document_from_its_beginning(tmp_path: Path, kind: s
 def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
-        BufferedReport(tmp_path / "file" / "x.html", lambda _run_tree: "")
+        WholeFileReportWriter(tmp_path / "file" / "x.html", lambda _run_tree: "")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_writes_its_file(kind: str, tmp_path: Path) -> None:
     """A kind of the table makes a handler that leaves a file."""
     out = tmp_path / "reports" / f"out.{kind}"
-    samples.feed(create_report_handler(f"{kind}={out}"))
+    samples.feed(create_report_event_handler(f"{kind}={out}"))
     assert out.stat().st_size > 400
 
 
@@ -58,7 +58,7 @@ def test_every_kind_writes_its_file(kind: str, tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_with_what_can(text: str, said: str) -> None:
     """The error names the choice and what to type."""
     with pytest.raises(SettingsError, match=said) as caught:
-        create_report_handler(text)
+        create_report_event_handler(text)
     assert caught.value.exit_code is Exit.USAGE
 
 
@@ -66,4 +66,4 @@ def test_what_cannot_be_is_refused_with_what_can(text: str, said: str) -> None:
 def test_a_file_that_cannot_be_written_is_refused_at_once(kind: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="cannot write"):
-        create_report_handler(f"{kind}={tmp_path / 'file' / 'x'}")
+        create_report_event_handler(f"{kind}={tmp_path / 'file' / 'x'}")

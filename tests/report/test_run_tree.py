@@ -24,7 +24,7 @@ from llmproxy.report.events import (
     Verdict,
 )
 from llmproxy.report.run_tree import (
-    RunTree,
+    EventsGroupedByRun,
     describe_assertion,
     deserialize_event,
     format_conversation,
@@ -76,7 +76,7 @@ def test_every_event_is_plain_json() -> None:
 
 def test_scenarios_of_one_name_in_two_tests_are_two() -> None:
     """One that passes and one that fails are not one that is flaky; runs of one test stay together."""
-    story = RunTree()
+    story = EventsGroupedByRun()
     for place, cassette, status in (
         ("test_a.py:3", "a/same", "passed"),
         ("test_a.py:3", "a/same", "passed"),

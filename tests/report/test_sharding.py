@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
-from llmproxy.report.report_kinds import create_report_handler
+from llmproxy.report.report_kinds import create_report_event_handler
 from llmproxy.report.run_tree import check_shard_split_json
 from llmproxy.report.sharding import (
     MergedReport,
@@ -20,11 +20,11 @@ from llmproxy.report.sharding import (
     ShardReport,
     assign_items_to_shards,
     combine_exit_codes,
-    detect_report_kind,
+    detect_json_or_jsonl_report,
     merge_shard_reports,
     parse_shard,
     read_shard_report,
-    read_test_times,
+    read_test_times_from_report,
     shard_split_to_json,
     weigh_tests_for_shards,
 )
@@ -95,13 +95,13 @@ def test_parts_that_there_cannot_be_are_refused(text: str) -> None:
 def test_times_come_from_a_json_report(tmp_path: Path) -> None:
     good, bad = tmp_path / "a.json", tmp_path / "b.json"
     good.write_text(json.dumps({"times": {"a": 12, "b": 0}}))
-    assert read_test_times(good) == {"a": 12, "b": 0}
+    assert read_test_times_from_report(good) == {"a": 12, "b": 0}
     for text in ("{}", "[]", "no", '{"times": 3}', '{"times": {"a": "x"}}'):
         bad.write_text(text)
         with pytest.raises(SettingsError, match="no JSON report of a test"):
-            read_test_times(bad)
+            read_test_times_from_report(bad)
     with pytest.raises(SettingsError, match="cannot be read"):
-        read_test_times(tmp_path / "none.json")
+        read_test_times_from_report(tmp_path / "none.json")
 
 
 WHOLE = shard_split_to_json(Shard(1, 2), {"a": 1, "b": 2}, "test", runs={"r": "a"})
@@ -142,7 +142,7 @@ def write(folder: Path, name: str, events: list[Event] | MergedReport) -> dict[s
     for kind in KINDS:
         path = folder / f"{name}.{kind if kind != 'junit' else 'xml'}"
         samples.feed(
-            create_report_handler(f"{kind}={path}"), events.events if isinstance(events, MergedReport) else events
+            create_report_event_handler(f"{kind}={path}"), events.events if isinstance(events, MergedReport) else events
         )
         found[kind] = path
     return found
@@ -155,7 +155,7 @@ def test_ten_parts_are_one_test_byte_for_byte(kind: str, tmp_path: Path) -> None
     every = made.parts()
     files = [write(tmp_path, f"part{n}", events)[kind] for n, events in enumerate(every)]
     files.append(write(tmp_path, "again", made.later(every[4], 60.0))[kind])
-    assert [detect_report_kind(path) for path in files] == [kind] * 11
+    assert [detect_json_or_jsonl_report(path) for path in files] == [kind] * 11
     for seed in range(3):
         mixed = [*random.Random(seed).sample(files, len(files)), files[2]]
         done = merge_shard_reports([read_shard_report(path, kind) for path in mixed])
@@ -285,7 +285,7 @@ def test_what_is_no_part_is_named(tmp_path: Path) -> None:
     for kind in MERGED:
         with pytest.raises(SettingsError, match=rf"whole\.{kind} is the report of a whole test"):
             read_shard_report(whole[kind], kind)
-    create_report_handler(f"json={tmp_path / 'begun.json'}")
+    create_report_event_handler(f"json={tmp_path / 'begun.json'}")
     with pytest.raises(SettingsError, match="ended before it knew what to run"):
         read_shard_report(tmp_path / "begun.json", "json")
     part = write(tmp_path, "part", made.parts(2)[0])
@@ -301,7 +301,7 @@ def test_files_that_are_no_reports_are_none(tmp_path: Path) -> None:
     files = {"a.json": "{}", "b.html": "<!doctype html><p>x", "c.xml": "<x/>", "d.txt": '{"event"', "e.json": ""}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-        assert detect_report_kind(tmp_path / name) == "", name
+        assert detect_json_or_jsonl_report(tmp_path / name) == "", name
 
 
 @pytest.mark.parametrize("kind", MERGED)

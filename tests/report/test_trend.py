@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report import trend
 from llmproxy.report.events import Completed, Selected
@@ -53,7 +53,7 @@ def test_it_lies_beside_the_journal(tmp_path: Path) -> None:
     """Whoever comes first: neither takes the other's tables for damage."""
     path = tmp_path / "x.db.state.db"
     end(path, row("a", "passed"))
-    journal = Journal.open(path, time.time)
+    journal = CallDecisionJournalWriter.open(path, time.time)
     assert (journal.note, end(path, row("a", "failed"))) == ("", [])
     journal.close()
     assert [each.rows["a"]["status"] for each in read_recent_tests(path)] == ["passed", "failed"]
@@ -79,7 +79,7 @@ def test_an_empty_database_has_no_trend_and_a_damaged_one_is_an_error(tmp_path: 
     path.touch()
     assert read_recent_tests(path) == []
     path.unlink()
-    Journal.open(path, time.time).close()
+    CallDecisionJournalWriter.open(path, time.time).close()
     assert read_recent_tests(path) == []
     path.write_text("no database, but long enough to be taken for one at first sight" * 20)
     assert "not in the trend" in end(path, row("a", "passed"))[0]

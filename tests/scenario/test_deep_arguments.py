@@ -10,12 +10,12 @@ import pytest
 from llmproxy.core.dialects.answer_writing import parse_arguments
 from llmproxy.errors import SettingsError
 from llmproxy.report.run_tree import _format_args as in_a_report
-from llmproxy.report.sharding import read_shard_report, read_test_times
+from llmproxy.report.sharding import read_shard_report, read_test_times_from_report
 from llmproxy.scenario.models.errors import extract_proxy_error_text
 from llmproxy.scenario.prompts import _normalize_arguments as in_a_transcript
 from llmproxy.scenario.scenario_state import _parse_arguments
 from llmproxy.scenario.values.data_files import DataFileError, read_data_file_rows
-from llmproxy.suite.matchers.compare import parse_json
+from llmproxy.suite.matchers.compare import parse_actual_value_as_json
 from llmproxy.suite.reading.shared_parts import find_files_of_scenarios_entry
 from llmproxy.suite.stores.protocol import ColumnType, to_plain
 from llmproxy.yaml_reader import Problems
@@ -38,7 +38,7 @@ def test_arguments_nested_too_deeply_are_text(reader: str) -> None:
 def test_an_answer_nested_too_deeply_is_no_json() -> None:
     """An assertion about JSON does not hold of it; a column of a store has it as text; a provider's error stays what it is."""
     with pytest.raises(ValueError, match="nested too deeply"):
-        parse_json(DEEP)
+        parse_actual_value_as_json(DEEP)
     assert to_plain(DEEP, ColumnType.JSON, parse_json=True) == DEEP
     assert (
         extract_proxy_error_text(ValueError('{"a":' * 100_000 + "llmproxy: no recorded response"))
@@ -62,7 +62,7 @@ def test_a_part_s_report_nested_too_deeply_is_refused(kind: str, tmp_path: Path)
     with pytest.raises(SettingsError, match="part"):
         read_shard_report(path, kind)
     with pytest.raises(SettingsError, match="part"):
-        read_test_times(path)
+        read_test_times_from_report(path)
 
 
 def test_a_name_that_is_too_long_is_no_file(tmp_path: Path) -> None:

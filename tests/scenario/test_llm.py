@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from llmproxy.scenario.types import LLM
+from llmproxy.scenario.types import AdapterModelAccessThroughProxy
 
-LLM_HERE = LLM("http://127.0.0.1:8080", "weather~2")
+LLM_HERE = AdapterModelAccessThroughProxy("http://127.0.0.1:8080", "weather~2")
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_variables_are_set_over_what_is_there_and_the_rest_stays() -> None:
     assert env["OPENAI_BASE_URL"] == "http://127.0.0.1:8080/s/weather~2/v1"
     assert env["HOME"] == "/home/me"
     assert "OPENAI_API_KEY" not in env
-    assert "OPENAI_API_KEY" in LLM("http://127.0.0.1:8080", "x", replay=True).environment({})
+    assert "OPENAI_API_KEY" in AdapterModelAccessThroughProxy("http://127.0.0.1:8080", "x", replay=True).environment({})
 
 
 def test_the_process_is_left_alone() -> None:
@@ -44,7 +44,7 @@ def test_the_process_is_left_alone() -> None:
 
 def test_plain_values_hold_no_key() -> None:
     """They go into messages, and so into logs."""
-    told = LLM("http://127.0.0.1:8080", "x", replay=True).to_dict()
+    told = AdapterModelAccessThroughProxy("http://127.0.0.1:8080", "x", replay=True).to_dict()
     assert told["session"] == "x"
     assert not [name for name in told["env"] if name.endswith("KEY")]
 
@@ -57,7 +57,7 @@ def test_who_is_not_the_agent_has_a_name_of_its_own() -> None:
         asked.append("judge-1")
         return "judge-1"
 
-    llm = LLM("http://127.0.0.1:8080", "weather", party="judge", named=named)
+    llm = AdapterModelAccessThroughProxy("http://127.0.0.1:8080", "weather", party="judge", named=named)
     assert llm.headers == {"x-llmproxy-session": "weather", "x-llmproxy-party": "judge"}
     assert not asked
     assert llm.base_url("openai") == "http://127.0.0.1:8080/s/judge-1/v1"

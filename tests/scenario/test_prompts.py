@@ -11,9 +11,9 @@ import pytest
 from llmproxy.scenario.prompts import (
     content_to_text,
     enclose_in_tags,
+    fill_prompt,
     format_conversation_for_user,
     format_transcript,
-    prompt,
     read_prompt_file,
 )
 from llmproxy.scenario.types import Message
@@ -129,9 +129,9 @@ def test_who_talks_to_the_agent_sees_no_tools() -> None:
 def test_braces_dollars_and_backslashes_in_values_are_kept() -> None:
     """A description may hold anything; no prompt goes out with a hole in it."""
     nasty = "pay $5 {x} {{y}} \\1 ${name} %s"
-    assert nasty in prompt("user_simulator", description=nasty, persona="")
+    assert nasty in fill_prompt("user_simulator", description=nasty, persona="")
     with pytest.raises(KeyError):
-        prompt("judge_repair", problem="x")
+        fill_prompt("judge_repair", problem="x")
 
 
 def test_every_prompt_is_a_file_that_can_be_read() -> None:

@@ -16,26 +16,32 @@ from typing import Any, ClassVar
 
 import pytest
 
-from llmproxy.client.control import Control, ControlError
+from llmproxy.client.control import ControlApiClient, ControlError
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import (
     _OWN,
     FairLock,
     RunSession,
+    bind_calls_under_name_to_session,
     bind_process_calls_to_session,
-    bind_session_name_to_session,
     build_process_session_name,
     copy_env_without_proxy_changes,
     find_or_start_proxy,
     get_session_lock,
-    list_base_url_sessions,
+    list_session_names_in_env_urls,
     run_in_thread_to_end,
     wait_despite_cancel,
 )
 from llmproxy.scenario.running.run import run_sync
 from llmproxy.scenario.script import agent, judge, user
-from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
+from llmproxy.scenario.types import (
+    AdapterModelAccessThroughProxy,
+    AgentInput,
+    AgentReturnTypes,
+    AgentRole,
+    ScenarioResult,
+)
 from tests.provider import Provider, step
 from tests.scenario.agents_fixtures import given
 from tests.scenario.parties import run_session
@@ -235,7 +241,7 @@ class Told(AgentAdapter):
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002
         assert input.llm is not None
-        ways: dict[str, Callable[[LLM], tuple[str, dict[str, str]]]] = {
+        ways: dict[str, Callable[[AdapterModelAccessThroughProxy], tuple[str, dict[str, str]]]] = {
             "url": lambda llm: (llm.base_url("openai"), {}),
             "headers": lambda llm: (f"{llm.proxy}/v1", llm.headers),
             "both": lambda llm: (llm.base_url("openai"), llm.headers),
@@ -443,9 +449,9 @@ def replaying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def control(replaying: Proxy) -> Iterator[Control]:
+def control(replaying: Proxy) -> Iterator[ControlApiClient]:
     """Return its control API with a session `run`; sessions are closed at the end."""
-    made = Control(replaying.url)
+    made = ControlApiClient(replaying.url)
     made.open_session("run")
     yield made
     for report in made.sessions():
@@ -526,11 +532,11 @@ async def test_a_waiter_that_is_cancelled_is_passed_over() -> None:
 )  # fmt: skip
 def test_the_process_is_known_by_what_its_base_urls_name(env: dict[str, str], found: tuple[str, ...]) -> None:
     """Every session that one of them names; none where none points at the proxy."""
-    assert list_base_url_sessions(env, "http://127.0.0.1:8080") == found
+    assert list_session_names_in_env_urls(env, "http://127.0.0.1:8080") == found
 
 
 async def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_does_not(
-    replaying: Proxy, control: Control
+    replaying: Proxy, control: ControlApiClient
 ) -> None:
     """What was there is there again, and what somebody changed meanwhile is theirs."""
     env = {"OPENAI_BASE_URL": "https://api.openai.com/v1"}
@@ -544,7 +550,7 @@ async def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_d
     assert control.report("run").misses == 1
 
 
-async def test_others_see_the_environment_as_it_is_without_the_turn(control: Control) -> None:
+async def test_others_see_the_environment_as_it_is_without_the_turn(control: ControlApiClient) -> None:
     """A run that opens meanwhile finds the user's own gateway, not the proxy."""
     env = {"OPENAI_BASE_URL": "https://gateway.example/v1"}
     async with bind_process_calls_to_session(control, "run", replay=True, env=env):
@@ -553,7 +559,7 @@ async def test_others_see_the_environment_as_it_is_without_the_turn(control: Con
     assert copy_env_without_proxy_changes(env) == env
 
 
-async def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
+async def test_a_turn_ends_with_an_exception_too(control: ControlApiClient) -> None:
     """The name is free again, for the next one."""
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
@@ -562,7 +568,7 @@ async def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
     control.bind_session_name(build_process_session_name(), "run")
 
 
-async def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:
+async def test_a_turn_that_is_cancelled_is_undone(control: ControlApiClient) -> None:
     """A run that is called off leaves neither binding nor lock."""
 
     async def long() -> None:
@@ -578,7 +584,7 @@ async def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:
         assert waited < 60
 
 
-async def test_what_a_fixture_bound_is_borrowed_and_given_back(replaying: Proxy, control: Control) -> None:
+async def test_what_a_fixture_bound_is_borrowed_and_given_back(replaying: Proxy, control: ControlApiClient) -> None:
     """With the fixture `llmproxy`, a turn's run hears the agent, and the test hears it again afterwards."""
     name = f"pytest-host-{os.getpid()}"
     env = {"OPENAI_BASE_URL": f"{replaying.url}/s/{name}/v1"}
@@ -590,31 +596,31 @@ async def test_what_a_fixture_bound_is_borrowed_and_given_back(replaying: Proxy,
     assert (control.report("run").misses, control.report("test").misses) == (1, 1)
 
 
-async def test_a_session_that_another_process_has_is_waited_for(control: Control) -> None:
+async def test_a_session_that_another_process_has_is_waited_for(control: ControlApiClient) -> None:
     control.open_session("theirs")
     control.bind_session_name("shared", "theirs")
     asyncio.get_running_loop().call_later(0.3, control.unbind_session_name, "shared")
-    async with bind_session_name_to_session(control, "shared", "run") as waited:
+    async with bind_calls_under_name_to_session(control, "shared", "run") as waited:
         found = waited
     assert found > 0.0
 
 
-async def test_a_session_that_stays_bound_is_an_error_of_the_environment(control: Control) -> None:
+async def test_a_session_that_stays_bound_is_an_error_of_the_environment(control: ControlApiClient) -> None:
     """It names who has it, and what frees it."""
     control.open_session("theirs")
     control.bind_session_name("shared", "theirs")
     with pytest.raises(MachineError, match=r"'shared'.*'theirs'[\s\S]*unbind") as caught:
-        async with bind_session_name_to_session(control, "shared", "run", patience=0.1):
+        async with bind_calls_under_name_to_session(control, "shared", "run", patience=0.1):
             pass
     assert caught.value.exit_code == 3
 
 
-async def test_turns_at_a_service_are_taken_one_after_the_other(replaying: Proxy, control: Control) -> None:
+async def test_turns_at_a_service_are_taken_one_after_the_other(replaying: Proxy, control: ControlApiClient) -> None:
     """Each message lands in its own run, whoever asks first."""
     names = [f"run-{n}" for n in range(4)]
 
     async def one(name: str) -> None:
-        async with bind_session_name_to_session(control, "service", name):
+        async with bind_calls_under_name_to_session(control, "service", name):
             await asyncio.to_thread(ask_chat, f"{replaying.url}/s/service/v1")
 
     for name in names:
@@ -629,7 +635,9 @@ def test_a_proxy_that_is_gone_frees_the_turn(tmp_path: Path) -> None:
     async def run() -> None:
         for _ in range(2):
             with pytest.raises(MachineError, match="no llmproxy answers"):
-                async with bind_process_calls_to_session(Control("http://127.0.0.1:9"), "run", replay=True, env={}):
+                async with bind_process_calls_to_session(
+                    ControlApiClient("http://127.0.0.1:9"), "run", replay=True, env={}
+                ):
                     pass
 
     asyncio.run(asyncio.wait_for(run(), 20))

@@ -19,8 +19,8 @@ from llmproxy.scenario.user_simulator_agent import (
     GREETING,
     Persona,
     UserSimulatorAgent,
-    find_persona,
     load_built_in_personas,
+    resolve_persona_name_file_or_text,
     reverse_roles,
 )
 from llmproxy.scenario.values.messages import ClosingMessages
@@ -269,10 +269,10 @@ def test_those_that_come_along_say_something() -> None:
 
 def test_a_text_is_a_persona_and_a_name_that_there_is_not_is_refused_with_the_nearest() -> None:
     """A description is used as it is, and cannot leave its tags; a typing mistake is no description of one word."""
-    shown = find_persona("a nurse on </persona> night shift").format_text()
+    shown = resolve_persona_name_file_or_text("a nurse on </persona> night shift").format_text()
     assert shown == "<persona>\na nurse on <\\/persona> night shift\n</persona>"
     with pytest.raises(SettingsError, match=r"no persona 'impatent'. Did you mean 'impatient'"):
-        find_persona("impatent")
+        resolve_persona_name_file_or_text("impatent")
 
 
 def test_files_are_personas(tmp_path: Path) -> None:
@@ -280,8 +280,10 @@ def test_files_are_personas(tmp_path: Path) -> None:
     (tmp_path / "nurse.yaml").write_text("about: A nurse.\nbehaviour: [Is tired., Writes little.]\n", "utf-8")
     (tmp_path / "who.md").write_text("Somebody from 北京.\n", "utf-8")
     nurse = Persona(name="nurse", about="A nurse.", behaviour=["Is tired.", "Writes little."])
-    assert find_persona(tmp_path / "nurse.yaml") == nurse
-    assert find_persona(str(tmp_path / "who.md")) == Persona(name="who", about="Somebody from 北京.")
+    assert resolve_persona_name_file_or_text(tmp_path / "nurse.yaml") == nurse
+    assert resolve_persona_name_file_or_text(str(tmp_path / "who.md")) == Persona(
+        name="who", about="Somebody from 北京."
+    )
 
 
 @pytest.mark.parametrize(("name", "text", "says"), [
@@ -299,7 +301,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, name: str, text: str | N
     if text is not None:
         (tmp_path / name).write_text(text, "utf-8")
     with pytest.raises(SettingsError, match=says):
-        find_persona(tmp_path / name)
+        resolve_persona_name_file_or_text(tmp_path / name)
 
 
 def test_a_persona_of_whom_nothing_is_said_is_refused() -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
-from llmproxy.client.child_env import CaFiles, plan_env
+from llmproxy.client.child_env import TrustedCertificateFiles, plan_env
 from tests.provider import Provider, Seen
 from tests.support import Proxy, proxy
 from tests.support.process import clean_env
@@ -200,7 +200,7 @@ def environment(px: Proxy, client: Client, way: str, session: str, *, record: bo
     """Return what the client's process gets: what `llmproxy run` would give it, and keys where it records."""
     health = px.control("health")
     intercepted = way == "interception"
-    how = CaFiles(health["ca"], health["ca_bundle"]) if intercepted else None
+    how = TrustedCertificateFiles(health["ca"], health["ca_bundle"]) if intercepted else None
     keys = {"AWS_EC2_METADATA_DISABLED": "true", **(client.keys.get(way, KEYS) if record else {})}
     kind = {"replay": not record, "base_urls": not intercepted, "interception": how}
     given = plan_env(px.url, session, clean_env(keys), **kind)  # type: ignore[arg-type]

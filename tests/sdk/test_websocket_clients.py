@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.mitm.interception import CERTIFICATE, confdir
+from llmproxy.mitm.interception import CERTIFICATE, get_certificate_authority_folder
 from tests.mitm.conftest import certificates  # noqa: F401 - a fixture
 from tests.mitm.rig import Rig, recorded
 from tests.provider.websocket import Gone, Peer, Upstream
@@ -190,7 +190,7 @@ def test_a_client_hears_in_replay_what_it_heard_live(drive: Drive, environment: 
         "genai-live",
         "openai-realtime-node",
     )  # these speak wss whatever the scheme of their base URL; the proxy's port takes both
-    ca = confdir() / CERTIFICATE if tls else None
+    ca = get_certificate_authority_folder() / CERTIFICATE if tls else None
     with Upstream(provider, tls=tls) as upstream:
         direct = drive(environment, client, upstream.url, upstream.ca_pem)
     with Upstream(provider) as upstream:

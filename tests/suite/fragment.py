@@ -21,7 +21,7 @@ from llmproxy.suite.schema.assertions import (
 )
 from llmproxy.suite.schema.base_nodes import collect_validation_errors
 from llmproxy.suite.schema.suite import Scenario, Step, Suite
-from llmproxy.yaml_reader import Map, Problems, YamlList, YamlPlace, read_documents
+from llmproxy.yaml_reader import Problems, YamlList, YamlMapping, YamlPlace, read_documents
 
 _WITHIN = {"tools", "totalToolCalls", "created", "response", "usage", "messageProcessing"}
 """Kinds that are a key of a chat step."""
@@ -36,7 +36,7 @@ KINDS = tuple(_TYPES)
 _NAME = "fragment"
 
 
-def load_fragment(kind: str, yaml: str | Map | YamlList, *, declared: Iterable[str] = ()) -> Any:
+def load_fragment(kind: str, yaml: str | YamlMapping | YamlList, *, declared: Iterable[str] = ()) -> Any:
     """Return the model of a fragment of a suite.
 
     Args:
@@ -67,13 +67,13 @@ def load_fragment(kind: str, yaml: str | Map | YamlList, *, declared: Iterable[s
 def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str]) -> None:
     flow = ScenarioVariableChecker(problems, Problems())
     flow.captured = dict.fromkeys(declared)
-    here = value.place if isinstance(value, (Map, YamlList)) else YamlPlace(_NAME, 1, 1)
-    if kind == "suite" and isinstance(value, Map):
+    here = value.place if isinstance(value, (YamlMapping, YamlList)) else YamlPlace(_NAME, 1, 1)
+    if kind == "suite" and isinstance(value, YamlMapping):
         loaded = LoadedSuites(problems=problems)
         for each in value.get("scenarios") or []:
-            if isinstance(each, Map):
+            if isinstance(each, YamlMapping):
                 loaded.validate_scenario(each, value.get("vars"))
-    elif kind == "scenario" and isinstance(value, Map):
+    elif kind == "scenario" and isinstance(value, YamlMapping):
         LoadedSuites(problems=problems).validate_scenario(value, None)
     elif kind == "fields":
         flow.check_field_matchers(value)
@@ -81,8 +81,8 @@ def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str
         flow.check_scenario(_scenario(kind, value, here))
 
 
-def _scenario(kind: str, value: object, here: YamlPlace) -> Map:
-    step, whole, steps = Map(here), Map(here), YamlList(here)
+def _scenario(kind: str, value: object, here: YamlPlace) -> YamlMapping:
+    step, whole, steps = YamlMapping(here), YamlMapping(here), YamlList(here)
     if kind in _WITHIN:
         step.put(kind, value, here, here)
         step.put("chat", "-", here, here)

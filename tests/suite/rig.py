@@ -14,7 +14,7 @@ from typing import Any
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Status, Step
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
-from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.run.run_context import SuiteRunContext
 from llmproxy.suite.run.runner import SuiteResult, run_cases
 from tests.support.process import ROOT, python
 
@@ -109,7 +109,7 @@ def run(
     **options: Any,
 ) -> Result:
     told = Told()
-    world = RunContext(
+    world = SuiteRunContext(
         options=SuiteCommandOptions(**options),
         proxy=proxy,
         handlers=[told],

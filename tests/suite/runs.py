@@ -11,8 +11,8 @@ from llmproxy.suite.checks.row_checks import check_created_rows
 from llmproxy.suite.checks.rows import CaseStoreCleaner, RowCheckContext
 from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import Created
-from llmproxy.suite.stores import MemoryStore, Row, StoreLost
-from llmproxy.suite.stores.protocol import EntityShape
+from llmproxy.suite.stores import MemoryEntityStore, Row, StoreLost
+from llmproxy.suite.stores.protocol import DeclaredEntityColumns
 
 COLUMNS = ("title", "status", "priority", "parentId", "data", "dueDate")
 
@@ -21,7 +21,7 @@ COLUMNS = ("title", "status", "priority", "parentId", "data", "dueDate")
 class Run:
     """A run, with hands on its clock and its store."""
 
-    store: MemoryStore
+    store: MemoryEntityStore
     scope: CaseVariables
     look: RowCheckContext
     cleaner: CaseStoreCleaner
@@ -44,7 +44,7 @@ class Run:
         return self.store.insert("tasks", {"title": title, "userId": "anna", **more})
 
 
-class Flaky(MemoryStore):
+class Flaky(MemoryEntityStore):
     """A store that is away while it is told to be."""
 
     away = False
@@ -57,7 +57,9 @@ class Flaky(MemoryStore):
 
 def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: Sequence[str] = (), **more: Any) -> Run:
     """Begin a run for the user anna; without `columns` the store knows only what it has seen."""
-    store = Flaky({"tasks": EntityShape(user="userId", columns=tuple(columns)), "notes": EntityShape()})
+    store = Flaky(
+        {"tasks": DeclaredEntityColumns(user="userId", columns=tuple(columns)), "notes": DeclaredEntityColumns()}
+    )
     scope = CaseVariables({"userId": user}, declared=names)
     cleaner = CaseStoreCleaner(store, user=user)
     made: Run

@@ -17,14 +17,14 @@ import pytest
 
 from llmproxy.suite.checks.row_checks import (
     check_created_rows,
-    check_verify_step,
+    run_verify_step_row_checks,
     take_row_snapshot_before_step,
     wait_until_rows_match,
 )
 from llmproxy.suite.checks.rows import CaseStoreCleaner, RowCheckContext
 from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
-from llmproxy.suite.stores import ColumnType, StoreAdapter, build_store
+from llmproxy.suite.stores import ColumnType, StoreAdapter, build_suite_store
 from tests.provider import Provider
 from tests.suite.dialogues import FIXTURES, TasksAgent, agent, command, database, dialogue, store_of
 from tests.support import near, needed
@@ -51,7 +51,7 @@ def rows(
     language: str, folder: Path, running: TasksAgent, clock: Callable[[], float]
 ) -> Iterator[tuple[StoreAdapter, RowCheckContext]]:
     """Look at the agent's rows, as one run of a scenario does."""
-    store = build_store(store_of(language, folder, running.url), folder)
+    store = build_suite_store(store_of(language, folder, running.url), folder)
     cleaner = CaseStoreCleaner(store, user="test-user")
     run = RowCheckContext(adapter=store, scope=CaseVariables(), user="test-user", clock=clock, sleep=time.sleep,
                   cleaner=cleaner, scenario="subtask", deterministic=True)  # fmt: skip
@@ -79,7 +79,7 @@ def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], 
         wrong += bad(check_created_rows(entities, before, [review]))
         said.append(running.chat("Mark 'Review PR' as complete", conversation="b"))
         done = Verify(entity="tasks", id="$new", fields={"status": "completed"})
-        wrong += bad(check_verify_step(entities, "verify", done))
+        wrong += bad(run_verify_step_row_checks(entities, "verify", done))
         said.append(running.chat("Remind me to call mum"))
         mum: dict[str, Any] = {"filters": {"text": {"contains": "mum"}}, "until": {"status": "delivered"}}
         wait = WaitFor(entity="reminders", timeout=9000, pollInterval=20, **mum)
@@ -116,7 +116,7 @@ def test_node_keeps_rows_in_sqlite_where_it_has_one(tmp_path: Path) -> None:
     if done.returncode:
         assert "SQLite needs Node 22.13" in done.stderr
         return
-    store = build_store({"sqlalchemy": "sqlite:///tasks.db"}, tmp_path)
+    store = build_suite_store({"sqlalchemy": "sqlite:///tasks.db"}, tmp_path)
     assert store.insert("tasks", {"title": "t"})["status"] == "todo"
     assert set(store.describe("reminders").columns) >= {"text", "taskId", "status"}
     store.close()
@@ -126,7 +126,7 @@ def test_clean_up_leaves_nothing(language: str, tmp_path: Path) -> None:
     """After a run neither setup's rows nor the agent's are there, those that no assertion looked for included."""
     with model(language) as p, agent(language, tmp_path, f"{p.url}/v1", env=SEEDED) as running:
         story(language, tmp_path, running)
-        store = build_store(store_of(language, tmp_path, running.url), tmp_path)
+        store = build_suite_store(store_of(language, tmp_path, running.url), tmp_path)
         assert store.list("tasks") == store.list("reminders") == []
         store.close()
 

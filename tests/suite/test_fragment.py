@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.yaml_reader import Map, Problems, YamlList, read_yaml_file
+from llmproxy.yaml_reader import Problems, YamlList, YamlMapping, read_yaml_file
 from tests.suite.fragment import KINDS, load_fragment
 
 GUIDE = Path(__file__).resolve().parents[2] / "fixtures" / "suites" / "guide.yaml"
@@ -33,7 +33,7 @@ def test_the_guide_is_whole() -> None:
 
 
 @pytest.mark.parametrize(("kind", "body"), DOCUMENTS, ids=[f"{i}-{kind}" for i, (kind, _) in enumerate(DOCUMENTS)])
-def test_every_document_of_the_guide_loads(kind: str, body: Map | YamlList) -> None:
+def test_every_document_of_the_guide_loads(kind: str, body: YamlMapping | YamlList) -> None:
     """As it is; one that uses a name that it does not declare says so, and loads once the name is declared."""
     needed = [name for text, name in NEEDS.items() if text in repr(body)]
     for name in needed:

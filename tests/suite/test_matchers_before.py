@@ -6,13 +6,13 @@ import pytest
 
 from llmproxy.suite.matchers.apply import validate_expected_count, validate_matcher
 from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY
-from llmproxy.yaml_reader import Map, Problems, YamlPlace, read_documents
+from llmproxy.yaml_reader import Problems, YamlMapping, YamlPlace, read_documents
 
 
 def objections(text: str) -> list[str]:
     problems = Problems()
     made = read_documents(text, "f", problems)[0][0]
-    assert isinstance(made, Map)
+    assert isinstance(made, YamlMapping)
     for key in made:
         validate_matcher(made[key], problems, YamlPlace("f", 1, 1))
     return [str(problem) for problem in problems]

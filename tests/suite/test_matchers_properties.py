@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings, strategies as st
 
 from llmproxy.report.events import Status
-from llmproxy.suite.matchers.apply import check_value, evaluate
+from llmproxy.suite.matchers.apply import check_value, evaluate_matcher_on_value
 from llmproxy.suite.matchers.match import ABSENT, Unknown
 from llmproxy.suite.matchers.variables import CaseVariables
 
@@ -93,4 +93,6 @@ def test_combinations_are_those_of_logic(actual: object, branches: list[object])
 @given(actuals, matchers)
 def test_one_answer_and_the_list_of_assertions_agree(actual: object, matcher: object) -> None:
     """What selects rows is what reports about them."""
-    assert (evaluate(actual, matcher, scope()).outcome.value == "holds") == (status(actual, matcher) is PASSED)
+    assert (evaluate_matcher_on_value(actual, matcher, scope()).outcome.value == "holds") == (
+        status(actual, matcher) is PASSED
+    )

@@ -22,7 +22,7 @@ from llmproxy.suite.selection import (
     append_runs_flag,
     build_case_cassette_name,
     build_run_not_recorded_error,
-    check_estimated_cost_limit,
+    check_cost_estimate_before_run,
     list_case_steps_up_to_label,
     parse_tag_expression,
     read_last_failed,
@@ -156,12 +156,12 @@ def test_too_much_is_refused(recorded: tuple[Path, Sequence[SuiteCase]]) -> None
     """Before anything runs; in replay nothing is spent."""
     store, cases = recorded
     for mode, limit in (("replay", "0"), (None, "0"), ("record", "1000")):
-        check_estimated_cost_limit(store, cases, SuiteCommandOptions(mode=mode, max_cost=Decimal(limit)))
+        check_cost_estimate_before_run(store, cases, SuiteCommandOptions(mode=mode, max_cost=Decimal(limit)))
     with pytest.raises(SuiteError, match="this would cost"):
-        check_estimated_cost_limit(store, cases, SuiteCommandOptions(mode="record", max_cost=Decimal("0.0001")))
-    (doubt, *_) = check_estimated_cost_limit(store, cases, SuiteCommandOptions(mode="auto", max_cost=Decimal(9)))
+        check_cost_estimate_before_run(store, cases, SuiteCommandOptions(mode="record", max_cost=Decimal("0.0001")))
+    (doubt, *_) = check_cost_estimate_before_run(store, cases, SuiteCommandOptions(mode="auto", max_cost=Decimal(9)))
     assert "nothing is known about the cost of two" in doubt
-    assert check_estimated_cost_limit(store, cases, SuiteCommandOptions(mode="auto")) == []
+    assert check_cost_estimate_before_run(store, cases, SuiteCommandOptions(mode="auto")) == []
 
 
 @pytest.mark.parametrize(("cases", "selected", "partly", "said"), [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.core.keys.normalize import build_key, canonicalize
+from llmproxy.core.keys.normalize import build_key, canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.sessions.exchange import CallProgress, EffectiveRequest, Exchange, RoutedRequestHead
@@ -31,7 +31,7 @@ def chat(text: str = "How are you?", answer: str = "Fine.", **changes: object) -
     made = Interaction(
         provider="openai",
         operation="chat.completions",
-        key=build_key(canonicalize(request, route(request.target, (), {}), rules, lambda _: None)),
+        key=build_key(canonicalize_request(request, route(request.target, (), {}), rules, lambda _: None)),
         request=request,
         response=Response(200, "OK", (("content-type", "application/json"),), (Chunk(1500, said),), Ending.COMPLETE),
         started_at=NOW,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal, cast
 
-from llmproxy.core.engine.concurrent_calls import EndOrderEnforcer, RecordedCall, group_concurrent
+from llmproxy.core.engine.concurrent_calls import EndOrderEnforcer, RecordedCallBeginAndEnd, group_concurrent
 from tests.provider import Provider
 from tests.provider.dialects import render
 from tests.provider.script import Call, Play, Reply, Step
@@ -98,7 +98,7 @@ async def play(program: Program, ask: Ask, think: Callable[[], float]) -> list[s
 class Recorded:
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     """By question."""
-    calls: list[RecordedCall] = field(default_factory=list)
+    calls: list[RecordedCallBeginAndEnd] = field(default_factory=list)
 
 
 def record(program: Program, rng: random.Random) -> tuple[Recorded, list[str]]:
@@ -109,7 +109,7 @@ def record(program: Program, rng: random.Random) -> tuple[Recorded, list[str]]:
         number, began = len(made.answers) + 1, loop.time()
         made.answers[question] = number, f"a{number}"
         await asyncio.sleep(rng.choice((rng.uniform(0.002, 0.02), rng.uniform(0.02, 0.3), rng.uniform(0.3, 5))))
-        made.calls.append(RecordedCall(number, began, loop.time()))
+        made.calls.append(RecordedCallBeginAndEnd(number, began, loop.time()))
         return f"a{number}"
 
     try:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from llmproxy.core.faults.kinds import KINDS
-from llmproxy.settings import format_setting_value, list_setting_options
+from llmproxy.settings import format_setting_value, list_options_of_settings
 
 
 def options_table() -> str:
     """Return all options, for docs/options.md."""
     lines = ["| flag | environment | default | meaning |", "|---|---|---|---|"]
-    for option in list_setting_options():
+    for option in list_options_of_settings():
         pattern = " ".join(filter(None, [option.flag, option.metavar])).replace("|", "\\|")
         flag = f"`{pattern}`" if option.has_flag else f"(key `{option.key}`)"
         default = f"`{format_setting_value(option.default)}`" if format_setting_value(option.default) else ""

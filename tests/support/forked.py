@@ -286,9 +286,9 @@ def _begin(name: str) -> Callable[[], int | None]:
         for each in ("llmproxy", "llmproxy.pytest.plugin", "anyio"):
             sys.modules[each].__doc__ = "PYTEST_DONT_REWRITE"
         return pytest.console_main
-    from llmproxy.__main__ import run
+    from llmproxy.__main__ import run_llmproxy_cli
 
-    return run
+    return run_llmproxy_cli
 
 
 def _run_file() -> None:

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.live_or_recorded import LiveChannelSettings
+from llmproxy.core.live_or_recorded import MixedLiveReplaySettings
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import Channel, Decision, Mode, UnknownToolPolicy
 
@@ -147,9 +147,9 @@ class Bench:
     ) -> None:
         """`lasting`: how many microseconds a real answer takes, after `thinking` seconds; every look at the clock takes one."""
         self._lasting, self._thinking = lasting, thinking
-        self._journal = Journal.open(Path(f"{store}.state.db"), lambda: began)
+        self._journal = CallDecisionJournalWriter.open(Path(f"{store}.state.db"), lambda: began)
         channels = (
-            LiveChannelSettings(frozenset(map(Channel, live)), UnknownToolPolicy(unknown), tuple(read_only))
+            MixedLiveReplaySettings(frozenset(map(Channel, live)), UnknownToolPolicy(unknown), tuple(read_only))
             if live
             else None
         )

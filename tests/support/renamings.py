@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from llmproxy.core.bindings import RunVariable, VolatileField
-from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.conversation import parse_answer_body_as_message
 from llmproxy.core.traffic.interaction import Chunk, Response, header
 from tests.oracle.speak import DIALECTS, JSON_TYPE, Call, Dialect, Said, Turn as Spoken
 
@@ -291,7 +291,7 @@ def write_answer(operation: str, run: Run, world: World, *, stream: bool, seed: 
 
 def said(operation: str, response: Response) -> tuple[str, str, object]:
     """Return what an answer says: words, tool, arguments."""
-    message = read_answer(operation, header(response.headers, "content-type") or "", response.body)
+    message = parse_answer_body_as_message(operation, header(response.headers, "content-type") or "", response.body)
     assert message is not None, response.body
     if not message.tool_calls:
         return message.text, "", None

@@ -10,12 +10,17 @@ import pytest
 
 from llmproxy.errors import CassetteCorrupt, LLMProxyError
 from llmproxy.trace import Cassette
-from llmproxy.trace.spans import TraceMemberMissing, TraceNotJSON, TraceWrongShape, TraceWrongValue
+from llmproxy.trace.spans import (
+    TraceFileInvalidValueError,
+    TraceFileMissingMemberError,
+    TraceFileWrongShapeError,
+    TraceNotJSON,
+)
 
 
 @pytest.mark.parametrize(("kind", "theirs"), [
-    (TraceNotJSON, json.JSONDecodeError), (TraceWrongShape, AttributeError), (TraceMemberMissing, KeyError),
-    (TraceWrongValue, ValueError),
+    (TraceNotJSON, json.JSONDecodeError), (TraceFileWrongShapeError, AttributeError), (TraceFileMissingMemberError, KeyError),
+    (TraceFileInvalidValueError, ValueError),
 ])  # fmt: skip
 def test_each_is_both(kind: type[Exception], theirs: type[Exception]) -> None:
     """Ours and the original's, with our code."""
@@ -37,7 +42,7 @@ def test_no_json_says_where(tmp_path: Path) -> None:
 
 def test_a_missing_member_reads_as_a_sentence() -> None:
     """KeyError alone would print a bare name in quotes."""
-    with pytest.raises(TraceMemberMissing) as caught:
+    with pytest.raises(TraceFileMissingMemberError) as caught:
         Cassette.from_dict({"spans": [{"kind": "tool_call"}]})
     assert str(caught.value) == "A span has no 'id'."
     assert isinstance(caught.value, LLMProxyError)

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.cli.parts.import_files import group_files_by_cassette, read_exchanges
 from llmproxy.core.cassettes.formats import Recorded
-from llmproxy.core.cassettes.importing import ConvertedExchange, convert_exchanges
+from llmproxy.core.cassettes.importing import ImportedOrSkippedExchange, convert_exchanges
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.body_decoding import decode_body
@@ -40,13 +40,13 @@ class Row:
     different: list[str] = field(default_factory=list)
 
 
-def exchanges(folder: Path) -> Iterator[tuple[str, list[ConvertedExchange]]]:
+def exchanges(folder: Path) -> Iterator[tuple[str, list[ImportedOrSkippedExchange]]]:
     """Read every cassette as `llmproxy import` does: (session name, its exchanges)."""
     for name, pieces in group_files_by_cassette([folder], None).items():
         yield name, convert_exchanges(read_exchanges(pieces), name, rules=Rules(), redactor=Redactor())
 
 
-def strangers(cassettes: Iterable[tuple[str, list[ConvertedExchange]]]) -> dict[str, str]:
+def strangers(cassettes: Iterable[tuple[str, list[ImportedOrSkippedExchange]]]) -> dict[str, str]:
     """Return the hosts that are in no provider table: provider name -> upstream."""
     found: dict[str, str] = {}
     for _, adopted in cassettes:
@@ -59,7 +59,7 @@ def strangers(cassettes: Iterable[tuple[str, list[ConvertedExchange]]]) -> dict[
 class Way(Protocol):
     """How a cassette's requests reach the proxy."""
 
-    def ask(self, each: ConvertedExchange) -> http.client.HTTPResponse:
+    def ask(self, each: ImportedOrSkippedExchange) -> http.client.HTTPResponse:
         """Send a request as it was recorded."""
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class ByBaseURL:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         self._session = quote(session, safe="")
 
-    def ask(self, each: ConvertedExchange) -> http.client.HTTPResponse:
+    def ask(self, each: ImportedOrSkippedExchange) -> http.client.HTTPResponse:
         recorded, interaction = each.recorded, each.interaction
         assert interaction is not None
         prefix = f"/s/{self._session}/{quote(interaction.provider, safe=':')}"
@@ -92,7 +92,7 @@ class ByInterception:
         self._tunnels: dict[str, http.client.HTTPSConnection] = {}
         self._plain = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
 
-    def ask(self, each: ConvertedExchange) -> http.client.HTTPResponse:
+    def ask(self, each: ImportedOrSkippedExchange) -> http.client.HTTPResponse:
         recorded = each.recorded
         url = urlsplit(recorded.uri)
         if url.scheme == "http":
@@ -111,7 +111,9 @@ class ByInterception:
             connection.close()
 
 
-def resend(way: Callable[[str], Way], cassettes: Iterable[tuple[str, list[ConvertedExchange]]]) -> dict[str, Row]:
+def resend(
+    way: Callable[[str], Way], cassettes: Iterable[tuple[str, list[ImportedOrSkippedExchange]]]
+) -> dict[str, Row]:
     """Send everything and compare; `way` opens one for a session. Returns a row for each host."""
     table: dict[str, Row] = defaultdict(Row)
     for name, adopted in cassettes:
@@ -139,7 +141,7 @@ def sendable(recorded: Recorded) -> dict[str, str]:
     return {key: value for key, value in recorded.headers if key.lower() not in NOT_SENT}
 
 
-def _one(connection: Way, session: str, each: ConvertedExchange, row: Row) -> None:
+def _one(connection: Way, session: str, each: ImportedOrSkippedExchange, row: Row) -> None:
     recorded, interaction = each.recorded, each.interaction
     if interaction is None:
         raise AssertionError

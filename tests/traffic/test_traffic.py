@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.cassettes.importing import ConvertedExchange
+from llmproxy.core.cassettes.importing import ImportedOrSkippedExchange
 from tests.support.forked import program
 from tests.support.process import Process, clean_env
 from tests.support.proxy import proxy
 from tests.traffic.resend import ByBaseURL, ByInterception, Row, exchanges, render, resend, strangers
 
-Cassettes = list[tuple[str, list[ConvertedExchange]]]
+Cassettes = list[tuple[str, list[ImportedOrSkippedExchange]]]
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from llmproxy.ui.queries import (
     QUESTIONS,
     CallFilter,
     InvalidViewerQuery,
-    UnknownPageQuery,
+    UnknownViewerQueryError,
     answer_viewer_query,
-    count_rows_before,
-    list_timeline_marks,
+    count_calls_before_in_list,
+    list_calls_for_timeline,
     read_window_of_call_rows,
     sum_calls,
 )
@@ -65,7 +65,7 @@ def test_what_is_not_there_is_said(store: Store) -> None:
     """A call that is gone, and a question that nobody knows."""
     with pytest.raises(CassetteNotFound):
         answer_viewer_query(store, "call", {"id": "999"})
-    with pytest.raises(UnknownPageQuery):
+    with pytest.raises(UnknownViewerQueryError):
         answer_viewer_query(store, "../../etc/passwd", {})
 
 
@@ -112,9 +112,9 @@ def test_sums_say_what_is_unknown(store: Store) -> None:
 def test_a_call_knows_its_place(store: Store) -> None:
     """So that the list can be opened where it stands."""
     for place, row in enumerate(read_window_of_call_rows(store, CallFilter("agent"), 0, 10)):
-        assert count_rows_before(store, CallFilter("agent"), row["at"], row["id"]) == place
+        assert count_calls_before_in_list(store, CallFilter("agent"), row["at"], row["id"]) == place
 
 
 def test_the_strip_holds_what_is_drawn(store: Store) -> None:
-    assert [each[0] for each in list_timeline_marks(store, CallFilter("agent"))] == [1, 2, 3, 4, 5]
-    assert [each[4] for each in list_timeline_marks(store, CallFilter("agent"))] == [0, 1, 0, 0, 0]
+    assert [each[0] for each in list_calls_for_timeline(store, CallFilter("agent"))] == [1, 2, 3, 4, 5]
+    assert [each[4] for each in list_calls_for_timeline(store, CallFilter("agent"))] == [0, 1, 0, 0, 0]

@@ -14,7 +14,7 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.core.keys.normalize import build_key, canonicalize
+from llmproxy.core.keys.normalize import build_key, canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Chunk, Request as Asked, Response
@@ -158,7 +158,7 @@ def test_a_recorded_page_is_nobody_s(browser: Browser, tmp_path: Path) -> None:
 def test_a_replayed_page_is_nobody_s_either(tmp_path: Path) -> None:
     """Replayed, it says so itself to a browser that shows it; for everybody else it is as it was recorded."""
     asked = Asked("GET", "/v1/models", (), b"")
-    key = build_key(canonicalize(asked, route(asked.target, (), {}), Rules(), lambda _: None))
+    key = build_key(canonicalize_request(asked, route(asked.target, (), {}), Rules(), lambda _: None))
     shown = Response(200, "OK", (("content-type", "text/html"),), (Chunk(0, RECORDED_PAGE),))
     fill(tmp_path / "x.db", replace(chat(), request=asked, response=shown, key=key, operation="models", model=None))
     with proxy("replay", tmp_path / "x.db") as px:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import llmproxy
-from llmproxy.ui.page import build_page_scripts, render_viewer_page, to_script_safe_json, wrap_js_module
+from llmproxy.ui.page import list_viewer_script_sources, render_viewer_page, to_script_safe_json, wrap_js_module
 from tests.ui.samples import EVIL
 
 STATIC = Path(llmproxy.__file__).parent / "ui" / "static"
@@ -34,13 +34,13 @@ def test_the_policy_names_every_script_and_the_style() -> None:
     text = render_viewer_page({"x": EVIL})
     found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert found is not None
-    for code in [*build_page_scripts(), (STATIC / "style.css").read_text()]:
+    for code in [*list_viewer_script_sources(), (STATIC / "style.css").read_text()]:
         assert f"'sha256-{b64encode(sha256(code.encode()).digest()).decode()}'" in found[1]
     assert found[1].startswith("default-src 'none'; ")
     assert "unsafe" not in found[1]
     assert "connect-src" not in found[1]
     assert "connect-src 'self'" in render_viewer_page({}, served=True)
-    assert text.count("<script>") == len(build_page_scripts())
+    assert text.count("<script>") == len(list_viewer_script_sources())
 
 
 def test_data_cannot_become_markup() -> None:

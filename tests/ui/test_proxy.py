@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from llmproxy.calls_and_totals import KEPT, CallLog
+from llmproxy.calls_and_totals import KEPT, RecentProxyCallLog
 from llmproxy.core.control.endpoints import (
     ControlApiContext,
     ControlRequest,
     answer_control_request,
-    find_access_refusal,
+    find_control_api_access_refusal,
 )
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter
 from llmproxy.protocol import UI_PREFIX, Decision, Mode
 from llmproxy.report.events import Selected, Started
 from llmproxy.report.json_report import JsonLinesReport
 from llmproxy.report.live_report_reader import make_report_query_handler
-from llmproxy.ui.mount_in_proxy import Viewer
+from llmproxy.ui.mount_in_proxy import ProxyViewerRequestHandler
 from llmproxy.ui.queries import QUESTIONS, read_query_integer
 from tests.support.chats import NOW, chat, fill
 from tests.ui import samples
@@ -40,8 +40,8 @@ OWN = {"host": "127.0.0.1:8080", "sec-fetch-site": "same-origin", "sec-fetch-des
 
 class Asker:
     def __init__(self, engine: Engine, token: str = "") -> None:
-        self.engine, self.watch = engine, CallLog()
-        self.viewer = Viewer(engine, self.watch, list, token, PAGE)
+        self.engine, self.watch = engine, RecentProxyCallLog()
+        self.viewer = ProxyViewerRequestHandler(engine, self.watch, list, token, PAGE)
 
     def ask(
         self, target: str, headers: dict[str, str] = OWN, *, method: str = "GET", loopback: bool = True
@@ -76,10 +76,10 @@ Make = Callable[..., Asker]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[tuple[Asker, Journal]] = []
+    made: list[tuple[Asker, CallDecisionJournalWriter]] = []
 
     def new(**config: Any) -> Asker:
-        journal = Journal.open(tmp_path / f"{len(made)}.state.db", lambda: NOW)
+        journal = CallDecisionJournalWriter.open(tmp_path / f"{len(made)}.state.db", lambda: NOW)
         settings = EngineConfig(mode=Mode.REPLAY, store=tmp_path / "x.db", **config)
         engine = Engine(settings, redactor=Redactor(), journal=journal, now=lambda: NOW, clock=lambda: 0.0)
         made.append((Asker(engine), journal))
@@ -225,7 +225,7 @@ def test_other_machines_get_the_page_and_no_data(asker: Asker) -> None:
 def test_an_empty_token_is_none() -> None:
     """A proxy without a page token lets no page in, whatever it sends."""
     headers = tuple((OWN | {"x-llmproxy-token": ""}).items())
-    assert find_access_refusal(ControlRequest("GET", DATA, headers, b"", loopback=True), "", "") is not None
+    assert find_control_api_access_refusal(ControlRequest("GET", DATA, headers, b"", loopback=True), "", "") is not None
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_it_is_for_reading(asker: Asker) -> None:
 
 
 def test_the_ring_is_bounded() -> None:
-    watch, outcome = CallLog(), Asker.__new__
+    watch, outcome = RecentProxyCallLog(), Asker.__new__
     for _ in range(KEPT + 10):
         watch.record(outcome)  # type: ignore[arg-type]
     assert [number for number, _ in watch.since(0, 3)] == [KEPT + 8, KEPT + 9, KEPT + 10]

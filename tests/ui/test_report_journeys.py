@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.ui import make_label_file_writer, make_viewer_query_function, open_view_target
+from llmproxy.cli.ui import make_label_file_writer, make_viewer_query_function, prepare_store_for_viewer
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report import json_report
 from llmproxy.report.events import (
@@ -26,9 +26,9 @@ from llmproxy.report.events import (
     Status,
     Step,
 )
-from llmproxy.report.html import render_report as written
+from llmproxy.report.html import render_html_report as written
 from llmproxy.report.json_report import JsonLinesReport
-from llmproxy.report.run_tree import RunTree
+from llmproxy.report.run_tree import EventsGroupedByRun
 from llmproxy.report.trend import TrendRecorder
 from llmproxy.scenario.lab.human_labels import read_human_labels
 from llmproxy.ui.serve import make_viewer_server
@@ -42,7 +42,7 @@ from tests.ui.samples import EVIL
 QUOTED = "all 14 tests pass"
 
 
-def story() -> RunTree:
+def story() -> EventsGroupedByRun:
     """Return a report: the stream of the other reports' tests, a matrix, and a run that stands on recorded calls."""
     told = report_samples.story()
     judged = JudgedCriterion(
@@ -212,7 +212,7 @@ def test_on_a_telephone_the_matrix_is_a_button_away(browser: Browser, tmp_path: 
 @contextmanager
 def served(file: Path, store: Path, labels: Path) -> Iterator[str]:
     """Serve the viewer on a report; yields the address with its token."""
-    with open_view_target(str(file), store) as seen:
+    with prepare_store_for_viewer(str(file), store) as seen:
         made = make_viewer_server(
             0,
             "the-token",

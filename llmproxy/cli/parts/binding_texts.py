@@ -8,8 +8,8 @@ from typing import Any
 
 from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.core.bindings import VolatileField, list_volatile_field_values
-from llmproxy.core.bindings.volatile_field_definitions import list_builtin_fields
-from llmproxy.core.engine.learn_fields_from_recordings import MergedRecordingPair, find_interchangeable_recordings
+from llmproxy.core.bindings.volatile_field_definitions import load_builtin_volatile_fields
+from llmproxy.core.engine.learn_fields_from_recordings import MergedRecordingPair, find_pairs_equal_up_to_volatiles
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonicalize_stored, read_volatile_fields
 from llmproxy.core.store.store import Store
@@ -66,7 +66,9 @@ def list_request_volatile_values(
         tree = canonicalize_stored(database, found, rules, upstreams).tree
     except RefusedError:
         return []
-    values = list_volatile_field_values((*read_volatile_fields(database, found.cassette), *list_builtin_fields()), tree)
+    values = list_volatile_field_values(
+        (*read_volatile_fields(database, found.cassette), *load_builtin_volatile_fields()), tree
+    )
     return [
         {"name": each.field.name, "kind": each.field.kind, "value": each.value, "path": each.place.path}
         for each in values
@@ -78,13 +80,13 @@ def find_recordings_merged_by_fields(
 ) -> dict[str, list[MergedRecordingPair]]:
     found = {}
     for name in database.list_cassette_names() if cassette is None else [cassette]:
-        merges = find_interchangeable_recordings(database, name, (), rules, upstreams)
+        merges = find_pairs_equal_up_to_volatiles(database, name, (), rules, upstreams)
         if merges or read_volatile_fields(database, name):
             found[name] = merges
     return found
 
 
-def print_merged_recordings(found: Mapping[str, Sequence[MergedRecordingPair]]) -> None:
+def print_pairs_equal_up_to_volatiles(found: Mapping[str, Sequence[MergedRecordingPair]]) -> None:
     if not found:
         return
     count = sum(map(len, found.values()))

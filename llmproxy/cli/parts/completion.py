@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import format_sample_name
+from llmproxy.protocol import format_cassette_sample_name
 
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
@@ -53,7 +53,9 @@ def adapt_completion_to_bash(env: MutableMapping[str, str]) -> Iterator[None]:
 
 def complete_cassette_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return _complete_from_store(
-        ctx, incomplete, lambda store: (format_sample_name(info.name, info.sample) for info in store.cassettes())
+        ctx,
+        incomplete,
+        lambda store: (format_cassette_sample_name(info.name, info.sample) for info in store.cassettes()),
     )
 
 

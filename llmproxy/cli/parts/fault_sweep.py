@@ -25,8 +25,8 @@ import typer
 
 from llmproxy.amount_formatting import format_count, format_seconds
 from llmproxy.cli.parts import session_setup as setup
-from llmproxy.cli.parts.options import RunArguments, format_record_command, refuse_live_channels
-from llmproxy.cli.parts.run_ending import write_json_result
+from llmproxy.cli.parts.options import CliRunArguments, format_record_command, refuse_live_channels
+from llmproxy.cli.parts.run_ending import write_json_result_file
 from llmproxy.client import fault_sweep_judging as judging
 from llmproxy.client.control import ControlError
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, kill_group_at_once, to_shell_exit_code
@@ -44,25 +44,25 @@ def _list_call_identities(run: judging.FaultSweepRunOutcome) -> list[tuple[str, 
     return sorted((call.key or "", call.occurrence or 0) for call in run.calls)
 
 
-class SweepImpossible(MachineError):
+class FaultSweepImpossibleError(MachineError):
     code = "llmproxy_sweep"
 
 
-def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
+def run_fault_sweep(asked: CliRunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
     """Replay the command once for each injected fault; returns 1 if one breaks it. Raises LLMProxyError."""
     refuse_live_channels(loaded, "llmproxy run --faults sweep")
-    kinds = judging.select_fault_kinds(loaded.settings.faults)
+    kinds = judging.parse_fault_sweep_kinds(loaded.settings.faults)
     if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
         raise SettingsError("a sweep replays: leave --mode out.", hint=f"Record first: {format_record_command(loaded)}")
     find_command_path(asked.command, env)
     if asked.options.json is not None:
-        write_json_result(asked.options.json, {})  # a file of an earlier run says nothing of this one
+        write_json_result_file(asked.options.json, {})  # a file of an earlier run says nothing of this one
     named = {"store": format_store_location(loaded.settings.store), "cassette": loaded.settings.cassette}
     typed_names = [name for name in named if loaded.sources[name].was_typed(environment=False)]
     same = [f"--{name} {shlex.quote(named[name])}" for name in typed_names]
     typed = " ".join([asked.run_command_prefix, "--faults FAULT", *same, "--", shlex.join(asked.command)])
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
-        sweep = Sweep(asked, loaded, env, kinds, Path(folder))
+        sweep = FaultSweep(asked, loaded, env, kinds, Path(folder))
         try:
             sweep.run()
         except KeyboardInterrupt:
@@ -71,9 +71,9 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
     return print_sweep_findings(sweep.findings, typed, asked.options.json)
 
 
-class Sweep:
+class FaultSweep:
     def __init__(
-        self, asked: RunArguments, loaded: Loaded, env: Mapping[str, str], kinds: Sequence[FaultKind], folder: Path
+        self, asked: CliRunArguments, loaded: Loaded, env: Mapping[str, str], kinds: Sequence[FaultKind], folder: Path
     ) -> None:
         """`folder` takes the files of the proxy and of the runs. Raises SettingsError."""
         self._asked, self._loaded, self._env, self._kinds, self._folder = asked, loaded, env, kinds, folder
@@ -84,11 +84,11 @@ class Sweep:
         self._children: set[subprocess.Popen[bytes]] = set()
         self._guard, self._ended = threading.Lock(), False
         self._bound: set[int | None] = set()
-        self.findings: list[judging.TrialFinding] = []
+        self.findings: list[judging.FaultTrialFinding] = []
         self.baseline: list[judging.FaultSweepRunOutcome] = []
 
     def run(self) -> None:
-        """Run the sweep. Raises SweepImpossible, MachineError; after KeyboardInterrupt `findings` has those so far."""
+        """Run the sweep. Raises FaultSweepImpossibleError, MachineError; interrupted, `findings` has those so far."""
         asked = self._asked
         flags = {**asked.flags, "faults": None, "faults_seed": None, "mode": "replay"}
         options = setup.build_start_flags(flags, forward=asked.options.intercept)
@@ -107,21 +107,21 @@ class Sweep:
             self._run_trials_in_parallel(trials, jobs)
 
     def _run_undisturbed(self) -> judging.FaultSweepRunOutcome:
-        """Return a successful undisturbed run. Raises SweepImpossible."""
+        """Return a successful undisturbed run. Raises FaultSweepImpossibleError."""
         went = self._run_once()
         missed = next((call for call in went.calls if call.miss), None)
         if missed is not None:
             msg = f"undisturbed, the command asks what is not recorded (call {missed.seq})"
             hint = f"{missed.note.partition(chr(10))[0]}\nRecord it first: {format_record_command(self._loaded)}"
-            error = SweepImpossible(f"{msg}: there is nothing to compare with.", hint=hint)
+            error = FaultSweepImpossibleError(f"{msg}: there is nothing to compare with.", hint=hint)
             error.exit_code = Exit.MISS
             raise error
         if not went.calls:
             msg = "undisturbed, the command asked the proxy nothing: there is no call to break."
-            raise SweepImpossible(msg, hint="llmproxy doctor -- COMMAND")
+            raise FaultSweepImpossibleError(msg, hint="llmproxy doctor -- COMMAND")
         if went.hung or went.failed:
             said = f"did not end within {format_seconds(went.seconds)}" if went.hung else f"fails: {went.failed}"
-            raise SweepImpossible(f"undisturbed, the command {said}; a sweep needs one that ends well.")
+            raise FaultSweepImpossibleError(f"undisturbed, the command {said}; a sweep needs one that ends well.")
         return went
 
     def _determine_safe_parallelism(self, jobs: int) -> int:
@@ -130,7 +130,7 @@ class Sweep:
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 more = list(pool.map(lambda _: self._run_undisturbed(), range(jobs)))
-            except SweepImpossible:
+            except FaultSweepImpossibleError:
                 if jobs == 1:
                     raise
                 more = []
@@ -138,7 +138,9 @@ class Sweep:
             self.baseline += more
             return jobs
         if jobs == 1:
-            raise SweepImpossible("two undisturbed runs ask differently: what a fault does cannot be told from that.")
+            raise FaultSweepImpossibleError(
+                "two undisturbed runs ask differently: what a fault does cannot be told from that."
+            )
         self._tell("sweep: several runs at once disturb each other; one at a time, then")
         return self._determine_safe_parallelism(1)
 
@@ -157,7 +159,7 @@ class Sweep:
                         kill_group_at_once(each)
                 raise
 
-    def _run_trial(self, trial: judging.PlannedFaultTrial) -> judging.TrialFinding:
+    def _run_trial(self, trial: judging.PlannedFaultTrial) -> judging.FaultTrialFinding:
         return judging.judge_fault_trial(trial, self._run_once([trial.rule]), self.baseline)
 
     def _run_once(self, rules: Sequence[Mapping[str, Any]] = ()) -> judging.FaultSweepRunOutcome:
@@ -242,7 +244,7 @@ def make_progress_printer() -> Callable[[str], None]:
 
 
 def print_sweep_findings(
-    findings: Sequence[judging.TrialFinding], typed: str, file: Path | None = None, *, interrupted: bool = False
+    findings: Sequence[judging.FaultTrialFinding], typed: str, file: Path | None = None, *, interrupted: bool = False
 ) -> int:
     """Print the table and result, and write them to `file`; returns the exit code. `typed` has FAULT in it."""
     if sys.stderr.isatty():
@@ -251,5 +253,5 @@ def print_sweep_findings(
     for line in [*judging.format_sweep_findings(findings), begun, *judging.format_sweep_summary_lines(findings, typed)]:
         typer.echo(line)
     if file is not None:
-        write_json_result(file, judging.sweep_findings_to_json(findings))
+        write_json_result_file(file, judging.sweep_findings_to_json(findings))
     return Exit.FAILED if any(each.weak for each in findings) else Exit.OK

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from llmproxy.advice import format_command
+from llmproxy.advice import format_llmproxy_command
 from llmproxy.amount_formatting import align_rows, format_count, format_seconds, number
 from llmproxy.cli.parts.store_arguments import find_cassette
-from llmproxy.core.cassettes.anonymized_export import anonymize_interaction, read_cassette_header_notes
-from llmproxy.core.cassettes.folder_sync import build_slug, strip_store_data_of_interactions
+from llmproxy.core.cassettes.anonymized_export import anonymize_interaction, read_replay_rules_in_file_head
+from llmproxy.core.cassettes.folder_sync import build_slug, strip_row_data_from_interactions
 from llmproxy.core.cassettes.formats import (
     FORMATS,
     SUFFIXES,
@@ -22,11 +22,11 @@ from llmproxy.core.cassettes.formats import (
     read_file_of_recordings,
     review_yaml,
 )
-from llmproxy.core.cassettes.importing import ConvertedExchange, convert_exchanges
+from llmproxy.core.cassettes.importing import ImportedOrSkippedExchange, convert_exchanges
 from llmproxy.core.forks.fork_rows import store_fork_row
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.store.queries import write_cassette_notes
+from llmproxy.core.store.queries import write_cassette_replay_rules
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
@@ -37,7 +37,7 @@ _YAML = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
-class ImportFile:
+class RecordingFileToImport:
     path: Path
     form: Format | None
     """Format, if already detected (in a folder) or requested; None: detect when reading."""
@@ -45,9 +45,9 @@ class ImportFile:
 
 def group_files_by_cassette(
     paths: Sequence[Path], name: str | None, form: Format | None = None
-) -> dict[str, list[ImportFile]]:
+) -> dict[str, list[RecordingFileToImport]]:
     """Return each cassette's files in order; `form` forces the format. Raises CassetteNotFound, SettingsError."""
-    found: dict[str, list[ImportFile]] = {}
+    found: dict[str, list[RecordingFileToImport]] = {}
     for path in paths:
         for piece, own in _expand_path(path, form):
             found.setdefault(name or own, []).append(piece)
@@ -61,12 +61,12 @@ def group_files_by_cassette(
     return found
 
 
-def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportFile, str]]:
+def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[RecordingFileToImport, str]]:
     """Yield files with cassette names: from the content of our files, else from the path below the folder."""
     if not path.is_dir():
         if not path.exists():
             raise CassetteNotFound(f"There is no file {path}.")
-        yield ImportFile(path, form), _read_embedded_cassette_name(path) or build_slug(path.stem)
+        yield RecordingFileToImport(path, form), _read_embedded_cassette_name(path) or build_slug(path.stem)
         return
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
     pieces = []
@@ -76,7 +76,7 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportFile, 
             found = find_matching_format(read_file_of_recordings(file))
             if found is None:  # another file (package.json)
                 continue
-        pieces.append(ImportFile(file, found))
+        pieces.append(RecordingFileToImport(file, found))
     if not pieces:
         raise CassetteNotFound(f"The folder {path} holds no file of recordings.")
     for piece in pieces:
@@ -92,10 +92,10 @@ def _read_embedded_cassette_name(path: Path) -> str:
         return ""
     with path.open("rb") as file:
         head = Source(file.read(4096), str(path))
-    return review_yaml.read_name_in_file(head) if review_yaml.recognises(head) else ""
+    return review_yaml.read_cassette_name_in_file(head) if review_yaml.recognises(head) else ""
 
 
-def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> list[Recorded]:
+def read_exchanges(pieces: Sequence[RecordingFileToImport], models: Sequence[str] = ()) -> list[Recorded]:
     """Return the exchanges of one cassette's files; `models` apply to files without any. Raises CassetteError."""
     sources: dict[str, list[Source]] = {}
     forms: dict[str, Format] = {}
@@ -115,7 +115,7 @@ def load_stored_or_file_cassette(
 ) -> list[Interaction]:
     """Return a cassette from a file or from the store. Raises CassetteNotFound: neither; CassetteError."""
     if Path(what).is_file():
-        recorded = read_exchanges([ImportFile(Path(what), None)])
+        recorded = read_exchanges([RecordingFileToImport(Path(what), None)])
         adopted = convert_exchanges(recorded, "diff", rules=rules, redactor=Redactor(), upstreams=upstreams)
         return [each.interaction for each in adopted if each.interaction is not None]
     if database is None:
@@ -150,13 +150,17 @@ class RecordingFileImporter:
     def skipped_every_exchange(self) -> bool:
         return bool(self.hosts) and not any(host.imported or host.unchanged for host in self.hosts.values())
 
-    def import_cassette(self, database: Store, name: str, pieces: Sequence[ImportFile]) -> None:
+    def import_cassette(self, database: Store, name: str, pieces: Sequence[RecordingFileToImport]) -> None:
         """Import the files of one cassette; a damaged file is reported, and the cassette is skipped."""
         started = time.perf_counter()
         try:
             recorded, source = read_exchanges(pieces, self.models), read_file_of_recordings(pieces[0].path)
-            fork = review_yaml.read_fork(source) if len(pieces) == 1 and review_yaml.recognises(source) else None
-            notes = read_cassette_header_notes(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
+            fork = (
+                review_yaml.read_fork_in_cassette_file(source)
+                if len(pieces) == 1 and review_yaml.recognises(source)
+                else None
+            )
+            notes = read_replay_rules_in_file_head(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
         except CassetteError as error:
             self.failed.append(error)
             return
@@ -165,11 +169,11 @@ class RecordingFileImporter:
         if fork is not None and any(each.interaction for each in adopted):
             store_fork_row(database, replace(fork, cassette=name))
         if notes:
-            write_cassette_notes(database, name, notes)
+            write_cassette_replay_rules(database, name, notes)
         self.cassettes += 1
         self.seconds += time.perf_counter() - started
 
-    def _store_interactions(self, database: Store, name: str, adopted: Sequence[ConvertedExchange]) -> None:
+    def _store_interactions(self, database: Store, name: str, adopted: Sequence[ImportedOrSkippedExchange]) -> None:
         samples = {each.interaction.sample for each in adopted if each.interaction} or {1}
         holder = "llmproxy import"
         for sample in sorted(samples):
@@ -199,7 +203,7 @@ class RecordingFileImporter:
             for sample in samples:
                 database.end_writing(name, sample, holder, clean=clean)
 
-    def _import_exchange(self, database: Store, name: str, each: ConvertedExchange) -> None:
+    def _import_exchange(self, database: Store, name: str, each: ImportedOrSkippedExchange) -> None:
         host = self._count_exchange_at_host(each, each.interaction)
         if each.interaction is None:
             self.skipped.append(f"{name}, interaction {each.recorded.number}: {each.why}")
@@ -210,7 +214,7 @@ class RecordingFileImporter:
         host.asks_unknown |= not each.known and each.interaction.request.body.startswith(b"{")
         host.imported += 1
 
-    def _count_exchange_at_host(self, each: ConvertedExchange, interaction: Interaction | None) -> _HostCounts:
+    def _count_exchange_at_host(self, each: ImportedOrSkippedExchange, interaction: Interaction | None) -> _HostCounts:
         host = self.hosts.setdefault(each.host or "(no host)", _HostCounts())
         host.exchanges += 1
         if interaction is not None:
@@ -239,7 +243,7 @@ class RecordingFileImporter:
             lines.append(f"{format_count(unchanged, 'interaction was', 'interactions were')} there already.")
         for name, host in hosts:
             if host.asks_unknown:
-                again = format_command(f"import {typed} --upstream openai=http://{name}/v1", store)
+                again = format_llmproxy_command(f"import {typed} --upstream openai=http://{name}/v1", store)
                 lines.append(f"Whose API is at {name} is not known. If it is OpenAI's, import again: {again}")
         lines += [f"skipped: {line}" for line in self.skipped[:_SKIPPED]]
         if len(self.skipped) > _SKIPPED:
@@ -257,6 +261,6 @@ def _exchange_key(each: Interaction) -> tuple[str, str, str, bytes]:
 
 def _group_by_sample_and_key(found: Iterable[Interaction]) -> dict[tuple[int, str, Key], list[Interaction]]:
     places: dict[tuple[int, str, Key], list[Interaction]] = {}
-    for each in strip_store_data_of_interactions(found):
+    for each in strip_row_data_from_interactions(found):
         places.setdefault(_recording_group_key(each), []).append(each)
     return places

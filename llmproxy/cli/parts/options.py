@@ -18,16 +18,16 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from llmproxy import protocol
-from llmproxy.advice import ProxyStartCommandLine, quote_word
+from llmproxy.advice import SuggestedCommandTemplate, quote_word
 from llmproxy.cli.parts.completion import complete_cassette_names, make_word_completer
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.errors import SettingsError
 from llmproxy.server_store_copies import store_exists
-from llmproxy.settings import Loaded, Option, format_setting_value, format_shown_path, list_setting_options, load
+from llmproxy.settings import Loaded, Option, format_setting_value, format_shown_path, list_options_of_settings, load
 
 
 @dataclass(frozen=True, slots=True)
-class RunOption:
+class RunOptionDeclaration:
     flag: str
     """Flag in typer's form: ``--base-urls/--no-base-urls`` if on by default."""
     help: Mapping[str, str]
@@ -42,7 +42,9 @@ def _run_option_field(
 ) -> Any:
     """Declare an option; `help_` is by command name, with `_` for a space."""
     said = {name.replace("_", " "): text for name, text in help_.items()}
-    return field(default=default, metadata={"option": RunOption(flag, said, metavar or None, again, limits or {})})
+    return field(
+        default=default, metadata={"option": RunOptionDeclaration(flag, said, metavar or None, again, limits or {})}
+    )
 
 
 _HTTPS = "Also intercept HTTPS, for clients whose base URL cannot be changed."
@@ -116,7 +118,7 @@ class RunCommandOptions:
 
     def list_flags_to_repeat(self) -> Iterator[tuple[str, str | None]]:
         """Yield the flags to repeat with their values, None for a switch."""
-        for name, row in list_declared_run_options().items():
+        for name, row in list_run_options_of_cli_command().items():
             value = getattr(self, name)
             if not row.again or value in (None, RUN_DEFAULTS[name]):
                 continue
@@ -127,8 +129,8 @@ class RunCommandOptions:
                 yield from ((on, str(each)) for each in (value if isinstance(value, tuple) else (value,)))
 
 
-def list_declared_run_options(command: str = "") -> dict[str, RunOption]:
-    rows: dict[str, RunOption] = {each.name: each.metadata["option"] for each in fields(RunCommandOptions)}
+def list_run_options_of_cli_command(command: str = "") -> dict[str, RunOptionDeclaration]:
+    rows: dict[str, RunOptionDeclaration] = {each.name: each.metadata["option"] for each in fields(RunCommandOptions)}
     return {name: row for name, row in rows.items() if not command or command in row.help}
 
 
@@ -136,7 +138,7 @@ RUN_DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Ru
 
 
 @dataclass(frozen=True, slots=True)
-class RunArguments:
+class CliRunArguments:
     flags: Mapping[str, object]
     command: tuple[str, ...]
     options: RunCommandOptions = field(default_factory=RunCommandOptions)
@@ -149,10 +151,10 @@ class RunArguments:
 
     def list_run_variables(self, env: Mapping[str, str]) -> list[dict[str, str]]:
         """Return the run variables; given ones override detected ones. Raises SettingsError."""
-        from llmproxy.client.child_env import gather_run_variables, parse_var_option_dicts
+        from llmproxy.client.child_env import detect_cwd_home_date_variables, parse_run_variable_options
 
-        found = gather_run_variables(env, Path.cwd(), git=True)
-        typed = parse_var_option_dicts(list(self.options.run_variable))
+        found = detect_cwd_home_date_variables(env, Path.cwd(), git=True)
+        typed = parse_run_variable_options(list(self.options.run_variable))
         names = {each["name"] for each in typed}
         return [*(each for each in found if each["name"] not in names), *typed]
 
@@ -199,7 +201,7 @@ class CommandWithSettingsFlags(TyperCommand):
             facts = {"port": "[any free one unless given; for agents at a `url` 8080]"} if self.free_port else {}
             settings = [
                 _make_option_signature_parameter(option, facts.get(option.name))
-                for option in (list_setting_options() if self.with_settings else ())
+                for option in (list_options_of_settings() if self.with_settings else ())
                 if option.has_flag and option.name not in own_names and not (self.without_live and option.of_live)
             ]
             self._derived = _make_parameters(settings)
@@ -257,11 +259,11 @@ class OwnOptionsFirstInHelp(CommandWithSettingsFlags):
     free_port, own_first, shown = True, True, ("mode", "store", "cassette_dir")
 
 
-class FreePortCliCommand(CommandWithSettingsFlags):
+class TyperCommandUsingFreeProxyPort(CommandWithSettingsFlags):
     free_port = True
 
 
-class CommandWithoutLiveOptions(FreePortCliCommand):
+class CommandWithoutLiveOptions(TyperCommandUsingFreeProxyPort):
     without_live = True
 
 
@@ -288,7 +290,7 @@ def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
 
 def _make_run_option_parameters(command: str) -> list[inspect.Parameter]:
     made, kinds = [], get_type_hints(RunCommandOptions)
-    for name, row in list_declared_run_options(command).items():
+    for name, row in list_run_options_of_cli_command(command).items():
         default = RUN_DEFAULTS[name]
         shown: dict[str, Any] = {"help": row.help[command], "metavar": row.metavar, **row.limits}
         declared = typer.Option([] if default == () else default, *row.flag.split(), **shown)
@@ -333,7 +335,7 @@ def load_settings(flags: Mapping[str, object]) -> Loaded:
 
 def format_record_command(loaded: Loaded, cassette: str = "") -> str:
     """Return the command that records a cassette, by default the settings'; COMMAND stands for the user's own."""
-    again = ProxyStartCommandLine("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
+    again = SuggestedCommandTemplate("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
     return again.command("record", cassette or loaded.settings.cassette, store=format_shown_path(loaded.settings.store))
 
 
@@ -348,7 +350,7 @@ def suggest_cassette_file_replay(loaded: Loaded) -> str:
     if store_exists(settings.store) or settings.cassette_dir is not None or not file.is_file():
         return ""
     options = (*loaded.list_typed(environment=False), ("cassette_dir", str(CASSETTES)))
-    again = ProxyStartCommandLine("llmproxy run", " -- COMMAND", options)
+    again = SuggestedCommandTemplate("llmproxy run", " -- COMMAND", options)
     typed = again.command("", settings.cassette, store=format_shown_path(settings.store))
     return f"{file} is there, and was not read. Replay it: {typed}"
 

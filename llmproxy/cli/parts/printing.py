@@ -59,7 +59,7 @@ def print_line(text: str = "") -> None:
     typer.echo(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def get_terminal_width() -> int | None:
+def get_terminal_width_or_none() -> int | None:
     """Return the terminal's width; None for a pipe or a file, where nothing is cut or broken."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy import calls_and_totals
-from llmproxy.advice import ProxyStartCommandLine, format_command, quote_word
+from llmproxy.advice import SuggestedCommandTemplate, format_llmproxy_command, quote_word
 from llmproxy.amount_formatting import name_some
-from llmproxy.calls_and_totals import Totals, describe_served_failures, explain_exit, find_strict_violations
+from llmproxy.calls_and_totals import Totals, describe_served_failures, explain_option_exit, find_strict_violations
 from llmproxy.cli.parts.options import suggest_cassette_file_replay
 from llmproxy.cli.parts.printing import to_safe_line, write_stderr_lines
 from llmproxy.cli.parts.store_arguments import learn_fields_from_recorded_runs, open_given_store
@@ -24,7 +24,7 @@ from llmproxy.client.bypass_monitor import PROJECTS, find_known_bypassers, is_cl
 from llmproxy.client.child_env import EnvironmentPlan, in_ci
 from llmproxy.client.control import ControlError, ProxyUnreachable
 from llmproxy.client.proxy_process import ProxyHandle
-from llmproxy.client.session_reports import SessionReport, format_session_counts, list_miss_lines
+from llmproxy.client.session_reports import SessionReport, format_session_counts, list_shortened_misses_with_counts
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import AUTHENTICATION, OFFLINE, PROXIES, Channel, Decision, UnknownToolPolicy
 from llmproxy.report.proxy_console import format_totals
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from llmproxy.scenario.repeats.differences_from_recording import BehaviorVsRecording
 
 
-def write_json_result(path: Path, told: object) -> None:
+def write_json_result_file(path: Path, told: object) -> None:
     try:
         path.write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
@@ -151,8 +151,8 @@ class RunFinisher:
 
             told = describe_accepted_changes(settings.store, report.carried_names)
             write_stderr_lines(*(f"  carried: {text}" for text in told))
-        write_stderr_lines(*list_miss_lines(self.misses, prefix="  miss: "))
-        write_stderr_lines(*list_miss_lines(self.refused, prefix="  refused: "))
+        write_stderr_lines(*list_shortened_misses_with_counts(self.misses, prefix="  miss: "))
+        write_stderr_lines(*list_shortened_misses_with_counts(self.refused, prefix="  refused: "))
         if failures := describe_served_failures(counted):
             write_stderr_lines(f"  {failures}")
         write_stderr_lines(*(f"  {text}" for text in (report.faults or {}).get("idle", ())))
@@ -180,7 +180,7 @@ class RunFinisher:
         if doubts := self._list_doubts(report, used=bool(used)):
             failing = settings.unknown_tool is UnknownToolPolicy.FAIL and not settings.fail_on_miss
             named = "--unknown-tool fail" if failing else "--strict" if settings.strict else "--fail-on-miss"
-            write_stderr_lines(f"llmproxy: {explain_exit(Exit.MISS, named, *doubts)}.")
+            write_stderr_lines(f"llmproxy: {explain_option_exit(Exit.MISS, named, *doubts)}.")
             return Exit.MISS
         if report.unreplaced_recordings_reason:
             write_stderr_lines(f"llmproxy: {report.unreplaced_recordings_reason}")
@@ -206,8 +206,8 @@ class RunFinisher:
 
     def report_bypass_attempts(self, code: int, *, only: bool) -> int:
         if self.tries:
-            said = explain_exit(Exit.MISS, "--only", "the command tried to bypass the proxy, and was blocked")
-            tried = list_miss_lines(sorted(self.tries.elements()), prefix="  tried: ")
+            said = explain_option_exit(Exit.MISS, "--only", "the command tried to bypass the proxy, and was blocked")
+            tried = list_shortened_misses_with_counts(sorted(self.tries.elements()), prefix="  tried: ")
             write_stderr_lines(f"llmproxy: {said}:", *tried)
             return Exit.MISS
         if self.loaded.settings.strict and not only:
@@ -235,7 +235,7 @@ class RunFinisher:
             return f"  {unread}"
         if len(self.records) == 1 and (command := next(iter(self.records))):
             return f"  Record what is missing: {command}"
-        return f"  `{format_command('why', store)}` shows each request and its nearest recording."
+        return f"  `{format_llmproxy_command('why', store)}` shows each request and its nearest recording."
 
     @property
     def summary_line(self) -> str:
@@ -261,12 +261,12 @@ class RunFinisher:
         }
 
     def _warn_of_shorter_recording(self, report: SessionReport) -> list[str]:
-        from llmproxy.core.store.queries import count_recordings_valid_at_time
+        from llmproxy.core.store.queries import count_recordings_unsuperseded_at
 
         settings, before = self.loaded.settings, 0
         if self.proxy.process is not None and settings.mode.policy.anew:
             with suppress(LLMProxyError), open_given_store(settings.store) as store:
-                before = count_recordings_valid_at_time(store, report.cassette, report.sample, self.since)
+                before = count_recordings_unsuperseded_at(store, report.cassette, report.sample, self.since)
         told = f"{report.recorded} recorded, and {before} before in cassette {report.cassette}"
         return [
             f"llmproxy: FEWER CALLS THAN THE LAST TIME: {told}.",
@@ -277,7 +277,7 @@ class RunFinisher:
     def _advise_learning_if_varying(self) -> list[str]:
         settings = self.loaded.settings
         options = self.loaded.list_typed(environment=False)
-        learn = ProxyStartCommandLine(f"llmproxy learn {shlex.quote(settings.cassette)}", "", options)
+        learn = SuggestedCommandTemplate(f"llmproxy learn {shlex.quote(settings.cassette)}", "", options)
         typed = learn.command("", store=format_shown_path(settings.store))
         try:
             number = len(learn_fields_from_recorded_runs(self.loaded).lessons)
@@ -377,7 +377,7 @@ class LiveChannelRunSummary:
             self.runs.append(LiveRunOutcome(report.live, f"exit {code}", report.calls > 0))
 
     def to_json(self) -> dict[str, object]:
-        found = compare_finished_live_runs(self.loaded, self.runs)
+        found = compare_live_outcomes_to_recording(self.loaded, self.runs)
         told = [{**each.live, "verdict": each.verdict} for each in self.runs]
         return {} if not told else {"live_runs": told, "comparison": None if found is None else found.to_json()}
 
@@ -391,18 +391,18 @@ class LiveChannelRunSummary:
         served = " and ".join(word for each, word in _SERVED.items() if each not in last["channels"])
         of = f", {served} served from {to_safe_line(str(last['parent']))}" if served else ""
         lines = [f"llmproxy: live {', '.join(last['channels'])}; kept in {to_safe_line(kept)}{of}"]
-        found = compare_finished_live_runs(self.loaded, self.runs)
+        found = compare_live_outcomes_to_recording(self.loaded, self.runs)
         if found is not None:
             first, *rest = found.summary_lines()
             lines += [f"  {to_safe_line(first)}", *(f"    {to_safe_line(text.strip())}" for text in rest)]
-        compared = format_command(f"diff {quote_word(str(last['parent']))} {quote_word(names[-1])}", store)
+        compared = format_llmproxy_command(f"diff {quote_word(str(last['parent']))} {quote_word(names[-1])}", store)
         return [*lines, f"  request by request: {compared}"]
 
 
 TellLines = Callable[[list[str], Mapping[str, object]], None]
 
 
-class LiveTestComparer:
+class LiveRunDifferenceReporter:
     """Collects the outcomes of runs with live channels; tells at the end how their models differ from recorded ones."""
 
     def __init__(self, loaded: Loaded, store: Path, baseline: Path | None, tell: TellLines) -> None:
@@ -424,7 +424,7 @@ class LiveTestComparer:
         before = self._read_baseline_verdicts()
         lines, told = [], dict[str, object]()
         for name, runs in self._runs.items():
-            found = compare_finished_live_runs(self._loaded, runs, before.get(name, ""), self._store)
+            found = compare_live_outcomes_to_recording(self._loaded, runs, before.get(name, ""), self._store)
             if found is None:
                 lines.append(f"{to_safe_line(name)}: live {', '.join(runs[0].live['channels'])}")
                 continue
@@ -446,7 +446,7 @@ class LiveTestComparer:
         return {name: str(row.get("status")) for name, row in rows.items()}
 
 
-def compare_finished_live_runs(
+def compare_live_outcomes_to_recording(
     loaded: Loaded, runs: Sequence[LiveRunOutcome], verdict: str = "", path: Path | None = None
 ) -> BehaviorVsRecording | None:
     """Return the differences of live runs from the recording with verdict `verdict`; None without model calls or
@@ -454,7 +454,7 @@ def compare_finished_live_runs(
 
     `path` is the store, by default the settings'.
     """
-    from llmproxy.core.bindings.volatile_field_definitions import list_builtin_fields
+    from llmproxy.core.bindings.volatile_field_definitions import load_builtin_volatile_fields
     from llmproxy.core.engine.learn_fields_from_recordings import rewrite_recordings_to_new_run
     from llmproxy.core.keys.user_rules import Rules
     from llmproxy.core.store.file.store import open_store
@@ -470,7 +470,7 @@ def compare_finished_live_runs(
         rules = Rules.from_settings(loaded.settings.normalize)
         with open_store(path or loaded.settings.store, writable=False, now=lambda: 0.0) as store:
             recorded = list(store.iter_interactions(parent, sample))
-            volatile = (*read_volatile_fields(store, parent), *list_builtin_fields())
+            volatile = (*read_volatile_fields(store, parent), *load_builtin_volatile_fields())
             made = []
             for each in with_model:
                 mine = list(store.iter_interactions(str(each.live["cassette"])))

@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmproxy.cli.parts.options import RunArguments
+from llmproxy.cli.parts.options import CliRunArguments
 from llmproxy.cli.parts.printing import to_safe_line
-from llmproxy.client.child_env import EnvironmentPlan, find_upstreams, list_env_ca_bundles, make_ca_files, plan_env
+from llmproxy.client.child_env import EnvironmentPlan, find_env_upstreams, list_env_ca_bundles, make_ca_files, plan_env
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import SessionReport
 from llmproxy.client.tools.agent_mcp_servers import FoundMcpServers, find_agent_mcp_servers, rewrite_mcp_config
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import RUN_VARIABLE
-from llmproxy.settings import Loaded, Settings, list_setting_options
+from llmproxy.settings import Loaded, Settings, list_options_of_settings
 
 
 def build_start_flags(
@@ -25,7 +25,7 @@ def build_start_flags(
 ) -> list[str]:
     """Return the given options of ``llmproxy start``, except files and variables, and the address for `tools`."""
     words: list[str] = []
-    for option in list_setting_options():
+    for option in list_options_of_settings():
         value = flags.get(option.name)
         if option.name == "forward" and forward:
             words.append(option.flag)
@@ -49,7 +49,7 @@ def open_session(
     settings = loaded.settings
     if proxy.process is not None:
         return proxy.control.open_session(settings.cassette, run_variables=declared)
-    upstreams = find_upstreams(env, proxy.url) | (tools.config.list_upstreams(proxy.url) if tools else {})
+    upstreams = find_env_upstreams(env, proxy.url) | (tools.config.list_upstreams(proxy.url) if tools else {})
     given = ("mode", "exhausted", "speed", "bind")
     live: dict[str, object] | None = None
     if not loaded.is_default("live"):
@@ -72,14 +72,14 @@ def open_session(
         raise SettingsError(msg, hint=hint) from error
 
 
-def find_command_mcp_servers(asked: RunArguments, env: Mapping[str, str]) -> FoundMcpServers | None:
+def find_command_mcp_servers(asked: CliRunArguments, env: Mapping[str, str]) -> FoundMcpServers | None:
     """Return the known MCP servers of the agent to run. Raises SettingsError."""
     return find_agent_mcp_servers(asked.options.mcp_config, asked.command, env, Path.cwd())
 
 
 def redirect_mcp_servers(
-    asked: RunArguments, tools: FoundMcpServers | None, url: str, session: str, folder: Path
-) -> tuple[RunArguments, list[str]]:
+    asked: CliRunArguments, tools: FoundMcpServers | None, url: str, session: str, folder: Path
+) -> tuple[CliRunArguments, list[str]]:
     """Route the command's MCP servers through the proxy by a copy of its configuration; returns a description."""
     if tools is None:
         return asked, []
@@ -97,7 +97,7 @@ def read_faults(settings: Settings) -> Mapping[str, Any] | None:
 
 
 def plan_environment(
-    proxy: ProxyHandle, opened: SessionReport, env: Mapping[str, str], asked: RunArguments, folder: Path
+    proxy: ProxyHandle, opened: SessionReport, env: Mapping[str, str], asked: CliRunArguments, folder: Path
 ) -> EnvironmentPlan:
     interception = None
     if asked.options.intercept:
@@ -119,6 +119,6 @@ def plan_environment(
 def refuse_start_only_flags(flags: Mapping[str, object]) -> None:
     """Raise SettingsError for flags that apply only to a proxy started by this command."""
     given = {name for name, value in flags.items() if value is not None and value not in ((), [])}
-    if typed := [each.flag for each in list_setting_options() if each.name in given and not each.of_session]:
+    if typed := [each.flag for each in list_options_of_settings() if each.name in given and not each.of_session]:
         msg = f"{', '.join(typed)}: LLMPROXY_URL is set, and the proxy that runs there has options of its own."
         raise SettingsError(msg, hint="Unset LLMPROXY_URL to start a proxy of its own.")

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from llmproxy import sqlite_file
-from llmproxy.advice import format_command
+from llmproxy.advice import format_llmproxy_command
 from llmproxy.cli.parts.options import format_record_command, load_settings, suggest_cassette_file_replay
 from llmproxy.cli.parts.printing import ProgressLine, to_safe_line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteBusy, CassetteNotFound, RefusedError, SettingsError, remove_program_prefix
-from llmproxy.parsers import parse_path_setting, read_name
-from llmproxy.protocol import format_sample_name
+from llmproxy.parsers import parse_path_setting_refusing_urls, read_name
+from llmproxy.protocol import format_cassette_sample_name
 from llmproxy.server_store_copies import (
     find_postgres_of_local_copy,
     format_store_location,
     is_postgres_url,
-    register_postgres_store_url,
+    map_postgres_store_to_copy_path,
     store_exists,
 )
 
@@ -62,7 +62,7 @@ def refuse_url_as_file(
 ) -> None:
     """Raise SettingsError for a URL in place of a file, without repeating it: it may hold a password."""
     try:
-        parse_path_setting(typed)
+        parse_path_setting_refusing_urls(typed)
     except ValueError as error:
         raise SettingsError(f"{error}.", hint=hint) from error
 
@@ -84,17 +84,17 @@ def list_stores_and_cassette_files(given: Sequence[Path]) -> Iterator[tuple[Path
 
 
 @contextmanager
-def copy_server_store(path: Path) -> Iterator[Path]:
+def copy_postgres_store_temporarily(path: Path) -> Iterator[Path]:
     """Yield a store's path; for a server's store a fresh copy, so that its current state is checked."""
     server = find_postgres_of_local_copy(path)
     if server is None:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="llmproxy-verify-") as folder:
-        yield register_postgres_store_url(server.url, {"XDG_CACHE_HOME": folder})
+        yield map_postgres_store_to_copy_path(server.url, {"XDG_CACHE_HOME": folder})
 
 
-def resolve_store_path(given: Path | None) -> Path:
+def get_chosen_store(given: Path | None) -> Path:
     return Path(load_settings({"store": given}).settings.store)
 
 
@@ -102,7 +102,7 @@ def open_given_store(given: Path | None, *, writable: bool = False) -> Store:
     """Open the store for reading; it is neither changed nor created. Raises CassetteError."""
     from llmproxy.core.store.file.store import open_store
 
-    path = resolve_store_path(given)
+    path = get_chosen_store(given)
     return open_store(path, writable=writable and store_exists(path), now=time.time)
 
 
@@ -112,11 +112,11 @@ def require_not_being_recorded(store: Store, places: Collection[tuple[str, int]]
         store.refresh_cassette(name)
     for each in store.cassettes():
         if each.holder and (each.name, each.sample) in places:
-            name = to_safe_line(format_sample_name(each.name, each.sample))
+            name = to_safe_line(format_cassette_sample_name(each.name, each.sample))
             raise CassetteBusy(f"cassette {name} is being recorded by {each.holder}.", hint="End that session first.")
 
 
-def build_cassette_not_found_error(loaded: Loaded) -> CassetteNotFound:
+def build_cassette_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
     store, there = loaded.settings.store, ""
     if store_exists(store):
         with open_given_store(store) as database:
@@ -129,7 +129,7 @@ def build_cassette_not_found_error(loaded: Loaded) -> CassetteNotFound:
 def require_store_or_cassette_dir(loaded: Loaded) -> None:
     """Check that there is a store, or a folder to make it from. Raises CassetteNotFound."""
     if not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
-        raise build_cassette_not_found_error(loaded)
+        raise build_cassette_not_recorded_error(loaded)
 
 
 LONGEST_NUMBER = 19
@@ -161,16 +161,18 @@ def find_cassette(store: StoreReader, typed: str) -> CassetteAndSampleNumber:
 def build_no_cassette_error(store: StoreReader, typed: str) -> CassetteNotFound:
     known = {(info.name, info.sample) for info in store.cassettes()}
     names = sorted({name for name, _ in known})
-    near = did_you_mean(typed, [*names, *(format_sample_name(name, sample) for name, sample in known if sample > 1)])
+    near = did_you_mean(
+        typed, [*names, *(format_cassette_sample_name(name, sample) for name, sample in known if sample > 1)]
+    )
     hint = _describe_names(names, store) + (" A number names an interaction." if is_id(typed) else "")
     return CassetteNotFound(
         f"there is no cassette {to_safe_line(typed)} in {format_store_location(store.path)}{near}", hint=hint
     )
 
 
-def suggest_numeric_cassette(store: StoreReader, typed: str, command: str) -> str:
+def suggest_cassette_option(store: StoreReader, typed: str, command: str) -> str:
     """Return how to name a cassette whose name is a number, after `command`, if there is one: a number is an id."""
-    shown = f"The cassette {typed}: {format_command(f'{command} --cassette {typed}', store.path)}"
+    shown = f"The cassette {typed}: {format_llmproxy_command(f'{command} --cassette {typed}', store.path)}"
     return shown if store.has_recordings(typed, 1) else ""
 
 
@@ -205,17 +207,17 @@ def describe_cassettes(store: StoreReader) -> str:
 
 def _describe_names(names: Sequence[str], store: StoreReader) -> str:
     shown = ", ".join(to_safe_line(name) for name in names[:8])
-    more = f", and {len(names) - 8} more: {format_command('ls', store.path)}" if len(names) > 8 else ""
+    more = f", and {len(names) - 8} more: {format_llmproxy_command('ls', store.path)}" if len(names) > 8 else ""
     return f"Cassettes there: {shown}{more}." if names else "Nothing is recorded in it."
 
 
-class LearningTrialResult(NamedTuple):
+class VolatileFieldLearningRunResult(NamedTuple):
     lessons: Sequence[LearnedField]
     code: int = 0
     misses: tuple[Miss, ...] = ()
 
 
-def learn_fields_from_recorded_runs(loaded: Loaded) -> LearningTrialResult:
+def learn_fields_from_recorded_runs(loaded: Loaded) -> VolatileFieldLearningRunResult:
     """Compare recorded runs with each other. Raises CassetteError."""
     from llmproxy.core.engine.learn_fields_from_recordings import learn_fields_from_cassette
     from llmproxy.core.keys.user_rules import Rules
@@ -224,4 +226,6 @@ def learn_fields_from_recorded_runs(loaded: Loaded) -> LearningTrialResult:
     rules = Rules.from_settings(settings.normalize)
     with open_given_store(settings.store) as store, ProgressLine(f"comparing the runs of {settings.cassette}"):
         find_cassette(store, settings.cassette)
-        return LearningTrialResult(learn_fields_from_cassette(store, settings.cassette, rules, settings.upstream))
+        return VolatileFieldLearningRunResult(
+            learn_fields_from_cassette(store, settings.cassette, rules, settings.upstream)
+        )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from llmproxy.suite.reading.load import SuiteCase
 
 
-class ShardCases(NamedTuple):
+class SelectedShardCases(NamedTuple):
     cases: list[SuiteCase]
     title: str
     told: Mapping[str, Any]
@@ -33,7 +33,7 @@ class ShardCases(NamedTuple):
 
 def select_shard_cases(
     text: str, times: Path | None, cases: Sequence[SuiteCase], runs: int | None, command: str, *, partly: bool
-) -> ShardCases | None:
+) -> SelectedShardCases | None:
     """Return a shard of the cases; None without --shard. Raises SettingsError: no such shard, or no durations."""
     if not text:
         if times is not None:
@@ -45,15 +45,16 @@ def select_shard_cases(
     shard = sharding.parse_shard(text)
     counts = {case.id: runs or case.scenario.runs for case in cases}
     parts = sharding.assign_items_to_shards(
-        sharding.weigh_tests_for_shards(counts, {} if times is None else sharding.read_test_times(times)), shard.of
+        sharding.weigh_tests_for_shards(counts, {} if times is None else sharding.read_test_times_from_report(times)),
+        shard.of,
     )
     title = ", ".join(dict.fromkeys(case.suite.name for case in cases))
     mine = [case for case in cases if parts[case.id] == shard.number]
     told = sharding.shard_split_to_json(shard, parts, "test", command=append_runs_flag(command, runs), partly=partly)
-    return ShardCases(mine, title, told)
+    return SelectedShardCases(mine, title, told)
 
 
-def emit_empty_shard(part: ShardCases, handlers: Sequence[Handler], mode: str, at: float) -> str:
+def emit_empty_shard(part: SelectedShardCases, handlers: Sequence[Handler], mode: str, at: float) -> str:
     """Emit that a shard had nothing to run, which is no failure, and return it as text."""
     for handler in handlers:
         handler.handle(Selected(title=part.title, scenarios=0, runs=0, mode=mode, at=at, shard=part.told))
@@ -120,7 +121,7 @@ async def run_or_raise_interrupt[T](pending: Coroutine[Any, Any, T]) -> T:
             signal.signal(number, handler)
 
 
-class MissingTestEndEmitter(UnbufferedEventHandler):
+class AbortedTestRunEndEmitter(UnbufferedEventHandler):
     """Tracks whether reports got the end of the test, and emits it if an error came first."""
 
     def __init__(self) -> None:

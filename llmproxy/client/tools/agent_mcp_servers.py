@@ -28,7 +28,7 @@ from urllib.parse import quote, urlsplit
 from llmproxy.client.child_env import is_proxy_url
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import SettingsError
-from llmproxy.parsers import read_named_text
+from llmproxy.parsers import read_text_file_named_by_user
 
 _TABLES = ("mcpServers", "servers")
 UPSTREAM = "mcp."
@@ -76,12 +76,12 @@ def build_mcp_config_from_servers(servers: Mapping[str, Any]) -> ParsedMcpConfig
 
 
 def _build_tools_config(values: Mapping[str, Any], table: str) -> ParsedMcpConfig:
-    names = assign_recorded_server_names(values[table])
+    names = make_unique_mcp_recording_names(values[table])
     found = {names[server]: origin for server, each in values[table].items() if (origin := _server_origin(each))}
     return ParsedMcpConfig(values, table, names, found)
 
 
-def assign_recorded_server_names(servers: Iterable[str]) -> dict[str, str]:
+def make_unique_mcp_recording_names(servers: Iterable[str]) -> dict[str, str]:
     """Return the recorded name by server. Names are unique, so that no server gets another's answers."""
     plain = {each: UPSTREAM + re.sub(r"[^a-z0-9._-]+", "-", each.lower()) for each in servers}
     often = Counter(plain.values())
@@ -146,7 +146,7 @@ def _explain_unproxied(server: object) -> str:
     return "its `url` is no plain address: http or https, a host, no user and no variable"
 
 
-def insert_mcp_config(command: Sequence[str], file: str, copy: str) -> tuple[str, ...]:
+def replace_mcp_config_path_in_command(command: Sequence[str], file: str, copy: str) -> tuple[str, ...]:
     """Return the command with the copy in place of the file, added for Claude Code. Raises SettingsError."""
     made = tuple(
         copy if word == file else f"{word[: -len(file)]}{copy}" if word.endswith(f"={file}") else word
@@ -183,11 +183,11 @@ def find_agent_mcp_servers(
 ) -> FoundMcpServers | None:
     """Return the agent's servers; None if none are known. Raises SettingsError: not in `asked`."""
     if asked is not None and asked != NONE:
-        insert_mcp_config(command, asked, f"{asked}.copy")  # what cannot be meant is said now
-        text = read_named_text(cwd / asked, f"--mcp-config {asked}")
+        replace_mcp_config_path_in_command(command, asked, f"{asked}.copy")  # what cannot be meant is said now
+        text = read_text_file_named_by_user(cwd / asked, f"--mcp-config {asked}")
 
         def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
-            return insert_mcp_config(command, asked, write_mcp_config_copy(made, folder))
+            return replace_mcp_config_path_in_command(command, asked, write_mcp_config_copy(made, folder))
 
         return FoundMcpServers(parse_mcp_config(text, asked), place)
     return _find_agent_mcp_servers(command, env, cwd) if asked is None else None

@@ -23,7 +23,12 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import is_socket_idle
 from llmproxy.client.tools.stdio_proxy import ShimBackend, StdioProxy, make_client_line_writer
-from llmproxy.core.secrets.entropy import is_path, is_random_value, list_env_secrets, may_be_secret
+from llmproxy.core.secrets.entropy import (
+    is_path,
+    is_random_value,
+    list_secret_env_values,
+    may_be_value_of_secret_variable,
+)
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import CONTROL_PREFIX, DEFAULT_SESSION, RUN_VARIABLE, URL_VARIABLE, Decision, McpStdioLineOutcome
 
@@ -115,14 +120,16 @@ def _find_argument_secret(name: str, value: str) -> str:
     if _SECRET_ARGUMENT.search(name.replace("-", "_")):
         parts = value.split()
         return parts[-1 if parts[0] in _SCHEMES else 0] if parts else ""  # a shell's command goes on after it
-    password = value.partition(":")[2] if _LOGIN_ARGUMENT.fullmatch(name) and may_be_secret(value) else ""
-    if len(password) >= SHORTEST_SECRET and may_be_secret(password):
+    password = (
+        value.partition(":")[2] if _LOGIN_ARGUMENT.fullmatch(name) and may_be_value_of_secret_variable(value) else ""
+    )
+    if len(password) >= SHORTEST_SECRET and may_be_value_of_secret_variable(password):
         return password
     return value if _POSSIBLE_SECRET_ARGUMENT.fullmatch(name) and is_random_value(value, SHORTEST_SECRET) else ""
 
 
 def _make_backend(asked: McpShimOptions, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> ShimBackend:
-    secrets = [value for value in (*list_env_secrets(env), *secrets) if len(value) >= SHORTEST_SECRET]
+    secrets = [value for value in (*list_secret_env_values(env), *secrets) if len(value) >= SHORTEST_SECRET]
     given = {name: getattr(asked, name) for name in ("mode", "cassette", "store", "faults")}
     flags = {name: value for name, value in given.items() if value is not None}
     if url := asked.proxy or env.get(URL_VARIABLE, ""):
@@ -262,8 +269,8 @@ class EngineShimBackend:
 
     def __init__(self, settings: Settings, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> None:
         """Open store and session; `secrets` are values that must not be stored. Raises LLMProxyError."""
-        from llmproxy.advice import ProxyStartCommandLine
-        from llmproxy.client.child_env import gather_run_variables
+        from llmproxy.advice import SuggestedCommandTemplate
+        from llmproxy.client.child_env import detect_cwd_home_date_variables
         from llmproxy.core.bindings import build_run_variable
         from llmproxy.core.control.stdio_tool_host import StdioClientHandler
         from llmproxy.core.engine.engine import Engine
@@ -271,22 +278,22 @@ class EngineShimBackend:
         from llmproxy.core.keys.user_rules import Rules
         from llmproxy.core.secrets.redact import Redactor
         from llmproxy.core.sessions.exchange import EngineConfig
-        from llmproxy.core.sessions.journal import Journal
+        from llmproxy.core.sessions.journal import CallDecisionJournalWriter
         from llmproxy.settings import format_shown_path
 
         config = EngineConfig(
             mode=settings.mode, cassette=settings.cassette, exhausted=settings.exhausted, bind=settings.bind,
             store=settings.store, shown=format_shown_path(settings.store),
-            again=ProxyStartCommandLine("llmproxy mcp", " -- SERVER"),
+            again=SuggestedCommandTemplate("llmproxy mcp", " -- SERVER"),
             rules=Rules.from_settings(settings.normalize),
             faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         )  # fmt: skip
-        self._journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
+        self._journal = CallDecisionJournalWriter.open(Path(f"{config.store}.state.db"), time.time)
         holder = f"llmproxy mcp {os.getpid()} on {platform.node()}"
         self._engine = Engine(
             config, redactor=Redactor(), journal=self._journal, now=time.time, clock=time.monotonic, holder=holder
         )
-        found = [build_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
+        found = [build_run_variable(**each) for each in detect_cwd_home_date_variables(env, Path.cwd(), git=False)]
         session = self._engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
         line = StdioClientHandler(self._engine, _InProcessContext(self._engine), session.name, server)
         self.on_line, self.on_server_answer = line.on_line, line.on_server_answer

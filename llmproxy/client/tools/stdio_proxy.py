@@ -123,7 +123,7 @@ class McpServerProcess:
         return None
 
 
-def split_notification_runs(data: bytes) -> list[bytes]:
+def split_lines_after_notifications(data: bytes) -> list[bytes]:
     """Split lines after the last of consecutive notifications that something else follows."""
     if _NOTIFICATION.search(data) is None:
         return [data]
@@ -146,7 +146,7 @@ def make_client_line_writer(fd: int = 1, patience: float = READING) -> Callable[
     def write(data: bytes) -> None:
         nonlocal last
         with guard, suppress(OSError):
-            for part in split_notification_runs(data):
+            for part in split_lines_after_notifications(data):
                 if _NOTIFICATION.search(last) and not _NOTIFICATION.search(part[: part.find(b"\n")]):
                     wait_until_pipe_drained(fd, patience)
                 view = memoryview(part)

@@ -13,12 +13,12 @@ from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_pairs import (
     Fit,
     MatchedMessageCache,
+    MisfitReason,
     Mismatch,
-    MismatchKind,
     list_volatile_field_values,
 )
-from llmproxy.core.bindings.leaf_places import Bindings, find_volatile_matches, write_arguments_with_placeholders
-from llmproxy.core.bindings.request_comparison import match_request_values, rewrite_recorded_request
+from llmproxy.core.bindings.leaf_places import Bindings, find_volatile_matches, mask_bound_values_in_tool_args
+from llmproxy.core.bindings.request_comparison import fill_in_present_values, match_request_values
 from llmproxy.core.bindings.run_variables import (
     BadRunVariable,
     RunVariable,
@@ -38,8 +38,8 @@ from llmproxy.core.bindings.volatile_field_definitions import (
     matches_field_kind,
     parse_volatile_field,
 )
-from llmproxy.core.bindings.volatile_learning import derive_fields_from_variable
-from llmproxy.protocol import BindableValues
+from llmproxy.core.bindings.volatile_learning import build_volatile_fields_for_capture
+from llmproxy.protocol import BindingPolicy
 
 __all__ = [
     "BLOCK",
@@ -48,29 +48,29 @@ __all__ = [
     "SYSTEM",
     "BadRunVariable",
     "BadVolatileField",
-    "BindableValues",
+    "BindingPolicy",
     "Bindings",
     "Fit",
     "IdPair",
     "IdPairs",
     "MatchedMessageCache",
+    "MisfitReason",
     "Mismatch",
-    "MismatchKind",
     "RunVariable",
     "RunVariableKind",
     "VolatileField",
     "build_run_variable",
     "build_value_independent_key",
-    "derive_fields_from_variable",
+    "build_volatile_fields_for_capture",
     "deserialize_run_variables",
     "dump_run_variables",
+    "fill_in_present_values",
     "find_volatile_matches",
     "list_volatile_field_values",
+    "mask_bound_values_in_tool_args",
     "match_request_values",
     "matches_field_kind",
     "parse_volatile_field",
     "rewrite_answer",
     "rewrite_exact_hit_answer",
-    "rewrite_recorded_request",
-    "write_arguments_with_placeholders",
 ]  # fmt: skip

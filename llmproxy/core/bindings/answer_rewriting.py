@@ -27,14 +27,14 @@ from llmproxy.core.bindings.id_pairs import (
     list_changed_short_bindings,
     mentions_short_value,
 )
-from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind
+from llmproxy.core.bindings.leaf_pairs import Fit, MisfitReason, Mismatch
 from llmproxy.core.bindings.leaf_places import Bindings
 from llmproxy.core.bindings.run_variables import PATHS, RunVariableKind, RunVariablePair
-from llmproxy.core.bindings.text_alignment import splice
+from llmproxy.core.bindings.text_alignment import replace_text_spans
 from llmproxy.core.bindings.value_forms import ValueFormOccurrence
 from llmproxy.core.bindings.volatile_field_definitions import matches_field_kind
 from llmproxy.core.dialects.messages import as_dict
-from llmproxy.core.dialects.stream_events import ByteReplacement, apply_edits_to_chunks, list_json_body_parts
+from llmproxy.core.dialects.stream_events import ByteReplacement, apply_edits_to_chunks, split_body_into_json_values
 from llmproxy.core.traffic.canonical_json import reject_duplicate_members
 from llmproxy.core.traffic.interaction import Response
 from llmproxy.core.traffic.json_diff import format_path
@@ -44,7 +44,7 @@ Step = str | int
 Path = tuple[Step, ...]
 
 
-class Piece(NamedTuple):
+class AnswerText(NamedTuple):
     path: Path
     text: str
     channel: tuple[object, ...] | None
@@ -80,7 +80,7 @@ _STRUCTURED = "structuredContent"
 """An MCP tool's result as an object: any member of it may contain a value."""
 
 
-def _list_text_pieces(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[Piece]:
+def _list_text_pieces(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[AnswerText]:
     if isinstance(node, list):
         for n, each in enumerate(node):
             yield from _list_text_pieces(each, (*path, n), event, tool)
@@ -104,49 +104,51 @@ def _list_text_pieces(node: object, path: Path, event: dict[str, Any], tool: str
             yield from _list_text_pieces(value, here, event, tool)
 
 
-def _list_arguments(value: object, tool: str, path: Path = (), inner: str = "$", member: str = "") -> Iterator[Piece]:
+def _list_arguments(
+    value: object, tool: str, path: Path = (), inner: str = "$", member: str = ""
+) -> Iterator[AnswerText]:
     """Yield the texts and numbers of arguments; a member's name follows its content."""
     if isinstance(value, dict):
         for name, each in value.items():
             here, at = (*path, name), f"{inner}.{name}"
             yield from _list_arguments(each, tool, here, at, name)
-            yield Piece(here, name, None, tool=tool, inner=at, is_name=True)
+            yield AnswerText(here, name, None, tool=tool, inner=at, is_name=True)
     elif isinstance(value, list):
         for n, each in enumerate(value):
             yield from _list_arguments(each, tool, (*path, n), f"{inner}[{n}]", member)
     elif isinstance(value, (str, int)) and not isinstance(value, bool):
         text = value if isinstance(value, str) else str(value)
-        yield Piece(path, text, None, tool=tool, member=member, inner=inner)
+        yield AnswerText(path, text, None, tool=tool, member=member, inner=inner)
 
 
 def _build_piece(
     node: dict[str, Any], name: str, value: str, path: Path, event: dict[str, Any], tool: str | None
-) -> Piece:
+) -> AnswerText:
     kind = event.get("type")
     if isinstance(kind, str) and name == "delta" and kind.startswith("response."):  # OpenAI's responses
         which = (kind, event.get("item_id"), event.get("output_index"), event.get("content_index"))
-        return Piece(path, value, which, "arguments" in kind, tool)
+        return AnswerText(path, value, which, "arguments" in kind, tool)
     if kind == "content_block_delta":  # of Messages
-        return Piece(path, value, ("block", event.get("index"), name), name in _ARGUMENTS, tool)
+        return AnswerText(path, value, ("block", event.get("index"), name), name in _ARGUMENTS, tool)
     if "contentBlockDelta" in event:  # of converse
         index = as_dict(event["contentBlockDelta"]).get("contentBlockIndex")
         is_json = "toolUse" in path and name == "input"
-        return Piece(path, value, ("block", index, is_json), is_json, tool)
+        return AnswerText(path, value, ("block", index, is_json), is_json, tool)
     if "choices" in path and "delta" in path:  # chat completions, by choice and call
         numbers = [step for step in path if isinstance(step, int)]
         choice = _read_index_member(event, ("choices", numbers[0]))
         call = node.get("index") if "tool_calls" in path else None
         if "tool_calls" in path and len(numbers) > 1:
             call = _read_index_member(event, ("choices", numbers[0], "delta", "tool_calls", numbers[1]))
-        return Piece(path, value, ("choice", choice, call, name), name in _ARGUMENTS, tool)
+        return AnswerText(path, value, ("choice", choice, call, name), name in _ARGUMENTS, tool)
     if path and path[0] in ("candidates", "response") and name == "text":  # of generateContent
         numbers = [step for step in path if isinstance(step, int)]
-        return Piece(path, value, ("candidate", *numbers[:1]), tool=tool)
+        return AnswerText(path, value, ("candidate", *numbers[:1]), tool=tool)
     if "done" in event and name in ("content", "response", "thinking"):  # Ollama
-        return Piece(path, value, ("ollama", name), tool=tool)
+        return AnswerText(path, value, ("ollama", name), tool=tool)
     if "delta" in event and kind in ("content-delta", "tool-call-delta", "tool-call-start", "tool-plan-delta"):
-        return Piece(path, value, ("cohere", event.get("index"), name in _ARGUMENTS), name in _ARGUMENTS, tool)
-    return Piece(path, value, None, name in _ARGUMENTS, tool)
+        return AnswerText(path, value, ("cohere", event.get("index"), name in _ARGUMENTS), name in _ARGUMENTS, tool)
+    return AnswerText(path, value, None, name in _ARGUMENTS, tool)
 
 
 def _read_index_member(event: object, path: Path) -> object:
@@ -177,7 +179,9 @@ _SCALAR = late(
 )
 
 
-def locate_pieces_in_json(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, Piece | None]]:
+def locate_scalars_in_json_text(
+    text: str, pieces: Iterable[AnswerText]
+) -> Iterator[tuple[int, int, AnswerText | None]]:
     """Yield (start, end, piece) of the strings and integers in JSON text; the piece of a member's name is None."""
     left = (piece for piece in pieces if not piece.is_name)
     for found in _SCALAR.finditer(text):
@@ -360,7 +364,7 @@ class AnswerRewriter:
         if not (body := response.body):
             return response
         try:
-            parts = list_json_body_parts(response.mime_type, body)
+            parts = split_body_into_json_values(response.mime_type, body)
         except ValueError:
             parts = []
         try:
@@ -368,11 +372,11 @@ class AnswerRewriter:
                 text = body.decode("utf-8", "replace")
                 found = any(True for _ in self._list_text_changes(text, "$", None))
                 found = found or any(value in text for value in self._changed)
-                return Mismatch(MismatchKind.UNREADABLE, "$") if found else response
+                return Mismatch(MisfitReason.UNREADABLE, "$") if found else response
             edited = self._rewrite_values_in_place([part.value for part in parts])
             if name := next(iter(self._stood & self.names), ""):
                 values = self._bindings.values[name]  # two folders would become one
-                return Mismatch(MismatchKind.MERGED, "$", " and ".join(values), values[1], name)
+                return Mismatch(MisfitReason.MERGED, "$", " and ".join(values), values[1], name)
         except _Refused as refused:
             return refused.mismatch
         edits = [
@@ -386,7 +390,7 @@ class AnswerRewriter:
     def _rewrite_values_in_place(self, values: list[object]) -> set[int]:
         """Rewrite values in place; return the indexes of those that changed."""
         edited: set[int] = set()
-        channels: dict[tuple[object, ...], list[tuple[int, Piece]]] = {}
+        channels: dict[tuple[object, ...], list[tuple[int, AnswerText]]] = {}
         tools: dict[object, str] = {}
         for n, value in enumerate(values):
             for each in value if isinstance(value, list) else [value]:
@@ -407,10 +411,10 @@ class AnswerRewriter:
         self._rename_members(values)
         return edited
 
-    def _rewrite_value_in_place(self, values: list[object], n: int, piece: Piece) -> bool:
+    def _rewrite_value_in_place(self, values: list[object], n: int, piece: AnswerText) -> bool:
         place = format_path(piece.path)
         if piece.is_name:
-            if (new := splice(piece.text, self._list_changes(piece.text, place, None))) != piece.text:
+            if (new := replace_text_spans(piece.text, self._list_changes(piece.text, place, None))) != piece.text:
                 self._members.setdefault((n, piece.path[:-1]), {})[piece.text] = new
             return new != piece.text
         node = get_json_value_at_path(values[n], piece.path)
@@ -421,7 +425,7 @@ class AnswerRewriter:
         if not isinstance(node, str):
             self._refuse_short_in_prose(str(node), place, piece)
             return False
-        new = splice(node, self._list_changes(node, place, piece, piece.tool or ""))
+        new = replace_text_spans(node, self._list_changes(node, place, piece, piece.tool or ""))
         if new == node:
             return False
         set_value_at_path(values[n], piece.path, new)
@@ -434,12 +438,12 @@ class AnswerRewriter:
             members = {names.get(name, name): each for name, each in node.items()}
             if len(members) < len(node):
                 place, (old, new) = format_path(path), next(iter(names.items()))
-                raise _Refused(Mismatch(MismatchKind.NOT_ONE_TO_ONE, place, old, new, " and ".join(sorted(self.names))))
+                raise _Refused(Mismatch(MisfitReason.NOT_ONE_TO_ONE, place, old, new, " and ".join(sorted(self.names))))
             node.clear()
             node.update(members)
         self._members.clear()
 
-    def _rewrite_channel(self, values: list[object], pieces: list[tuple[int, Piece]], tool: str) -> set[int]:
+    def _rewrite_channel(self, values: list[object], pieces: list[tuple[int, AnswerText]], tool: str) -> set[int]:
         """Rewrite a text that comes in pieces: a new value goes into the piece where the old one began."""
         text = "".join(piece.text for _, piece in pieces)
         first = pieces[0][1]
@@ -462,7 +466,9 @@ class AnswerRewriter:
             at = end
         return edited
 
-    def _find_short_value_replacement(self, tool: str, piece: Piece, value: object, place: str) -> ShortValue | None:
+    def _find_short_value_replacement(
+        self, tool: str, piece: AnswerText, value: object, place: str
+    ) -> ShortValue | None:
         found = [
             short
             for short in find_short_values_at_leaf(self._shorts, tool, piece.inner, piece.member, value)
@@ -470,17 +476,17 @@ class AnswerRewriter:
         ]
         if len({short.present for short in found}) > 1:
             names = " and ".join(sorted({short.name for short in found}))
-            raise _Refused(Mismatch(MismatchKind.AMBIGUOUS, place, found[0].recorded, "", names))
+            raise _Refused(Mismatch(MisfitReason.AMBIGUOUS, place, found[0].recorded, "", names))
         return found[0] if found else None
 
     def _is_short_replaced(self, short: ShortValue, place: str) -> bool:
         if short.comparison_label not in self._fit.unchanged:
             return True
         if self._fit.chosen.get(short.comparison_label):
-            raise _Refused(Mismatch(MismatchKind.BOTH_WAYS, place, short.recorded, short.present, short.name))
+            raise _Refused(Mismatch(MisfitReason.BOTH_WAYS, place, short.recorded, short.present, short.name))
         return False
 
-    def _list_changes(self, text: str, place: str, piece: Piece | None, tool: str = "") -> list[TextEdit]:
+    def _list_changes(self, text: str, place: str, piece: AnswerText | None, tool: str = "") -> list[TextEdit]:
         """Return the changes to a text; refuse recorded ids that remain in it."""
         if piece is not None and piece.is_json:
             changes = self._list_json_changes(text, place, tool)
@@ -491,12 +497,12 @@ class AnswerRewriter:
 
     def _refuse_left_ids(self, text: str, changes: Iterable[TextEdit], place: str) -> None:
         if self._changed:  # in this run's values four equal digits are a coincidence
-            stays = splice(text, (each._replace(new=_GAP) for each in changes))
+            stays = replace_text_spans(text, (each._replace(new=_GAP) for each in changes))
             for value, identity in self._changed.items():
                 if len(value) >= _WHOLE_ID and contains_recorded_id(identity, stays):
-                    raise _Refused(Mismatch(MismatchKind.LEAKED, place, value, "", identity.name))
+                    raise _Refused(Mismatch(MisfitReason.LEAKED, place, value, "", identity.name))
             if (begun := find_abbreviated_id_in_text(self._changed.values(), stays)) is not None:
-                raise _Refused(Mismatch(MismatchKind.LEAKED, place, begun[1], "", begun[0].name))
+                raise _Refused(Mismatch(MisfitReason.LEAKED, place, begun[1], "", begun[0].name))
 
     def _list_json_changes(self, text: str, place: str, tool: str) -> list[TextEdit]:
         """Return the changes to JSON text that keep it valid: each string in it is rewritten separately."""
@@ -507,7 +513,7 @@ class AnswerRewriter:
         if not isinstance(whole, (dict, list)):  # incomplete, a duplicate member, or plain text
             return list(self._list_text_changes(text, place, None))
         changes: list[TextEdit] = []
-        for start, end, piece in locate_pieces_in_json(text, _list_arguments(whole, tool)):
+        for start, end, piece in locate_scalars_in_json_text(text, _list_arguments(whole, tool)):
             value = json.loads(text[start:end])
             if piece is not None and (short := self._find_short_value_replacement(tool, piece, value, place)):
                 self.names.add(short.name)
@@ -520,7 +526,7 @@ class AnswerRewriter:
                 changes += build_json_string_edits(text, start, end, inner)
         return changes
 
-    def _list_text_changes(self, text: str, place: str, piece: Piece | None) -> Iterator[TextEdit]:
+    def _list_text_changes(self, text: str, place: str, piece: AnswerText | None) -> Iterator[TextEdit]:
         found = [TextEdit(*each[:3], each.identity.name) for each in self._tokens.find_matches(text)]
         for each in found:
             self._check_quoting(text, each, place, piece)
@@ -540,13 +546,13 @@ class AnswerRewriter:
                 self.names.add(change.name)
                 yield change
 
-    def _refuse_short_in_prose(self, text: str, place: str, piece: Piece | None) -> None:
+    def _refuse_short_in_prose(self, text: str, place: str, piece: AnswerText | None) -> None:
         is_argument = piece is not None and bool(piece.inner)
         for short in self._shorts if self._strict else ():
             if is_argument and text.strip() == short.recorded and not (short.identity and short.is_conspicuous):
                 continue  # its member says that it is another thing
             if mentions_short_value(text, short, is_argument=is_argument) and self._is_short_replaced(short, place):
-                raise _Refused(Mismatch(MismatchKind.SHORT, place, short.recorded, short.present, short.name))
+                raise _Refused(Mismatch(MisfitReason.SHORT, place, short.recorded, short.present, short.name))
 
     def _replace_form(self, text: str, spot: ValueFormOccurrence, place: str) -> TextEdit | None:
         recorded = text[spot.start : spot.end]
@@ -558,16 +564,16 @@ class AnswerRewriter:
             wanted = {spot.forms[0].name: next(iter(seen))}
         names = " and ".join(sorted(wanted))
         if len(set(wanted.values())) > 1:
-            raise _Refused(Mismatch(MismatchKind.AMBIGUOUS, place, recorded, "", names))
+            raise _Refused(Mismatch(MisfitReason.AMBIGUOUS, place, recorded, "", names))
         new = next(iter(wanted.values()))
         if new != recorded and recorded in self._fit.unchanged:
             if self._fit.chosen.get(recorded):
-                raise _Refused(Mismatch(MismatchKind.BOTH_WAYS, place, recorded, new, names))
+                raise _Refused(Mismatch(MisfitReason.BOTH_WAYS, place, recorded, new, names))
             return None  # this run's request has the recorded value, so its answer has it too
         return TextEdit(spot.start, spot.end, new, spot.forms[0].name)
 
     @staticmethod
-    def _check_quoting(text: str, change: TextEdit, place: str, piece: Piece | None) -> None:
+    def _check_quoting(text: str, change: TextEdit, place: str, piece: AnswerText | None) -> None:
         if piece is None or is_shell_replacement_safe(text, change.start, change.end, change.new):
             return
         if not piece.inner:
@@ -577,7 +583,7 @@ class AnswerRewriter:
             is_command = named or (" " in text.strip() and piece.member not in _WRITTEN)
         if is_command:
             before = text[change.start : change.end]
-            raise _Refused(Mismatch(MismatchKind.QUOTING, place, before, change.new, change.name))
+            raise _Refused(Mismatch(MisfitReason.QUOTING, place, before, change.new, change.name))
 
 
 def _record_tool_of_block(event: object, tools: dict[object, str]) -> None:

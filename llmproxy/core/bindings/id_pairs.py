@@ -38,7 +38,7 @@ class IdPair(NamedTuple):
         )
 
 
-class IdPairConflictReason(NamedTuple):
+class IdPairConflict(NamedTuple):
     other: str
     """The earlier present value of this recorded one, or the earlier recorded value of this present one."""
     merges: bool = False
@@ -58,20 +58,20 @@ class IdPairs:
     def __len__(self) -> int:
         return len(self._by_recorded)
 
-    def find_conflict(self, each: IdPair) -> IdPairConflictReason | None:
+    def find_conflict(self, each: IdPair) -> IdPairConflict | None:
         before = self._by_recorded.get((each.name, each.recorded))
         if before is not None and before.present != each.present:
-            return IdPairConflictReason(before.present)
+            return IdPairConflict(before.present)
         meant = self._by_present.get((each.name, each.present))
         if meant is not None and meant.recorded != each.recorded:
-            return IdPairConflictReason(meant.recorded, merges=True)
+            return IdPairConflict(meant.recorded, merges=True)
         return None
 
     def get_present_value(self, name: str, recorded: str) -> str | None:
         known = self._by_recorded.get((name, recorded))
         return None if known is None else known.present
 
-    def add_pair(self, each: IdPair) -> IdPairConflictReason | None:
+    def add_pair(self, each: IdPair) -> IdPairConflict | None:
         """Add a pair; on a conflict change nothing and return the conflict."""
         if (conflict := self.find_conflict(each)) is not None:
             return conflict

@@ -23,13 +23,13 @@ from llmproxy.core.bindings.leaf_places import (
     are_member_names_stable,
     find_volatile_matches,
     is_in_any_span,
-    is_volatile_field_for_call,
+    is_volatile_field_of_tool_result,
     iterate_request_members,
-    list_volatile_fields_at_leaf,
-    write_arguments_with_placeholders,
+    list_volatile_fields_for_place,
+    mask_bound_values_in_tool_args,
 )
 from llmproxy.core.bindings.run_variables import RunVariableKind
-from llmproxy.core.bindings.text_alignment import FilledGap, GapTextCandidate, VariableSpan, drop_llmproxy_files_from_ls
+from llmproxy.core.bindings.text_alignment import FilledGap, PossibleSpanText, VariableSpan, drop_llmproxy_files_from_ls
 from llmproxy.core.bindings.volatile_field_definitions import (
     Names,
     VolatileField,
@@ -37,7 +37,7 @@ from llmproxy.core.bindings.volatile_field_definitions import (
     matches_volatile_field_path,
 )
 from llmproxy.core.dialects.messages import find_system_reminder_spans
-from llmproxy.core.traffic.canonical_json import LossyJson, dump, pair_text_and_json_parts, parse_json_container
+from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse_json_container, split_and_pair_texts_with_json
 from llmproxy.core.traffic.json_diff import count_common_prefix
 from llmproxy.lazy_regex import late
 
@@ -45,7 +45,7 @@ ON_TRIAL = "on trial: "
 SHOWN = 80
 
 
-class MismatchKind(StrEnum):
+class MisfitReason(StrEnum):
     """Reason why a recording does not fit, or why its answer cannot be written; `Mismatch.__str__` explains each."""
 
     DIFFERENT = "different"
@@ -62,7 +62,7 @@ class MismatchKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    why: MismatchKind
+    why: MisfitReason
     path: str
     """JSON path in the request, or in the answer."""
     recorded: str = ""
@@ -73,25 +73,25 @@ class Mismatch:
     def __str__(self) -> str:
         recorded, present, name = repr(self.recorded), repr(self.present), self.name
         texts = {
-            MismatchKind.DIFFERENT: f"recorded {recorded}, now {present}",
-            MismatchKind.LEAKED: f"leaked: {recorded} is of the recorded run ({name})",
-            MismatchKind.NOT_ONE_TO_ONE: f"{name} does not map one to one: {recorded} became {present}",
-            MismatchKind.BOTH_WAYS: f"the answer names {name}, of which the request holds both values",
-            MismatchKind.QUOTING: f"{present} ({name}) needs quotes in a command, where it had none",
-            MismatchKind.AMBIGUOUS: f"{recorded} was {name}, which differ now",
-            MismatchKind.UNEVEN: f"{recorded} stays as it was recorded, where {name} is {present} "
+            MisfitReason.DIFFERENT: f"recorded {recorded}, now {present}",
+            MisfitReason.LEAKED: f"leaked: {recorded} is of the recorded run ({name})",
+            MisfitReason.NOT_ONE_TO_ONE: f"{name} does not map one to one: {recorded} became {present}",
+            MisfitReason.BOTH_WAYS: f"the answer names {name}, of which the request holds both values",
+            MisfitReason.QUOTING: f"{present} ({name}) needs quotes in a command, where it had none",
+            MisfitReason.AMBIGUOUS: f"{recorded} was {name}, which differ now",
+            MisfitReason.UNEVEN: f"{recorded} stays as it was recorded, where {name} is {present} "
             "elsewhere in the request: its places change all or none",
-            MismatchKind.MERGED: f"{present} ({name}) is equal now to what was another value when it was recorded: "
+            MisfitReason.MERGED: f"{present} ({name}) is equal now to what was another value when it was recorded: "
             f"{recorded}",
-            MismatchKind.UNREADABLE: "the answer cannot be rewritten",
-            MismatchKind.SHORT: f"{name} ({recorded}, now {present}) stands in prose, where so short a value is not "
+            MisfitReason.UNREADABLE: "the answer cannot be rewritten",
+            MisfitReason.SHORT: f"{name} ({recorded}, now {present}) stands in prose, where so short a value is not "
             "bound; it is at members of tools' JSON that name it",
         }
         return f"{self.path}: {texts[self.why]}"
 
 
-def build_not_one_to_one_mismatch(path: str, pair: IdPair, before: str) -> Mismatch:
-    return Mismatch(MismatchKind.NOT_ONE_TO_ONE, path, pair.recorded, f"{pair.present}, before {before}", pair.name)
+def build_id_pair_conflict_mismatch(path: str, pair: IdPair, before: str) -> Mismatch:
+    return Mismatch(MisfitReason.NOT_ONE_TO_ONE, path, pair.recorded, f"{pair.present}, before {before}", pair.name)
 
 
 @dataclass(slots=True)
@@ -107,10 +107,10 @@ class Fit:
     """Path variables below which the request names something with this run's value."""
 
 
-def build_mismatch(path: str, recorded: object, present: object) -> Mismatch:
+def build_recorded_value_mismatch(path: str, recorded: object, present: object) -> Mismatch:
     texts = [value if isinstance(value, str) else repr(value) for value in (recorded, present)]
     at = count_common_prefix(*texts)
-    return Mismatch(MismatchKind.DIFFERENT, path, *(excerpt_line(text, at) for text in texts))
+    return Mismatch(MisfitReason.DIFFERENT, path, *(excerpt_line(text, at) for text in texts))
 
 
 def excerpt_line(text: str, at: int) -> str:
@@ -217,7 +217,7 @@ def pair_request_leaves(
     theirs = {name: value for name, value, _ in iterate_request_members(present)}
     if [name for name, _, _ in mine] != list(theirs):
         names = {name for name, _, _ in mine} ^ set(theirs)
-        return PairedRequestBodies([], build_mismatch("$", sorted(names), sorted(theirs)))
+        return PairedRequestBodies([], build_recorded_value_mismatch("$", sorted(names), sorted(theirs)))
     reader, pairs = RequestZoneMapper(), list[MessagePair]()
     for name, value, place in mine:
         other, wrong = theirs[name], None
@@ -253,7 +253,7 @@ def collect_leaf_pairs(
     """Add the leaves below two nodes; return the first place where their shapes differ."""
     if type(mine) is not type(theirs):
         if not place.json:
-            return build_mismatch(place.path, mine, theirs)
+            return build_recorded_value_mismatch(place.path, mine, theirs)
     elif isinstance(mine, dict) and isinstance(theirs, dict):
         return _collect_member_leaf_pairs(reader, mine, theirs, place, into)
     elif isinstance(mine, list) and isinstance(theirs, list):
@@ -270,7 +270,7 @@ def collect_leaf_pairs(
 def _compare_list_lengths(mine: list[object], theirs: list[object], place: LeafPlace) -> Mismatch | None:
     if len(mine) == len(theirs):
         return None
-    return build_mismatch(place.path, f"{len(mine)} elements", f"{len(theirs)} elements")
+    return build_recorded_value_mismatch(place.path, f"{len(mine)} elements", f"{len(theirs)} elements")
 
 
 def _collect_member_leaf_pairs(
@@ -280,7 +280,9 @@ def _collect_member_leaf_pairs(
         into.append((mine, theirs, place))
         return None
     if mine.keys() != theirs.keys():
-        return build_mismatch(place.path, sorted(mine.keys() - theirs.keys()), sorted(theirs.keys() - mine.keys()))
+        return build_recorded_value_mismatch(
+            place.path, sorted(mine.keys() - theirs.keys()), sorted(theirs.keys() - mine.keys())
+        )
     place = reader.determine_object_zone(mine, place)
     bare = not place.json
     for name in sorted(mine):
@@ -312,7 +314,7 @@ class LeafPairVisitor:
         if type(recorded) is not type(present):
             if self.visit_value(recorded, present, place) is None:
                 return None
-            return build_mismatch(place.path, recorded, present)
+            return build_recorded_value_mismatch(place.path, recorded, present)
         if isinstance(recorded, dict) and isinstance(present, dict):
             return self._visit_members(recorded, present, place)
         if not isinstance(recorded, str) or not isinstance(present, str):
@@ -351,7 +353,9 @@ class LeafPairVisitor:
             return None
         fields, mask = self.bindings.fields, self.write_arguments_with_placeholders
         named = (
-            each for each in fields if each.at.startswith("$") and is_volatile_field_for_call(each, place.call, mask)
+            each
+            for each in fields
+            if each.at.startswith("$") and is_volatile_field_of_tool_result(each, place.call, mask)
         )
         return next((field for field in named if matches_volatile_field_path(field.at, place.subpath)), None)
 
@@ -360,7 +364,7 @@ class LeafPairVisitor:
 
     def write_arguments_with_placeholders(self, arguments: object) -> str:
         if (text := self._bound.get(id(arguments))) is None:
-            text = self._bound[id(arguments)] = write_arguments_with_placeholders(self.bindings, arguments)
+            text = self._bound[id(arguments)] = mask_bound_values_in_tool_args(self.bindings, arguments)
         return text
 
 
@@ -388,7 +392,7 @@ class VolatileFieldReader(LeafPairVisitor):
         """Fill `found`; return a mismatch if the values of a volatile field do not map one to one."""
         bindings = self.bindings
         return self.visit(
-            [x for x in leaves if list_volatile_fields_at_leaf(bindings, x[2]) or self.has_volatile_json_fields(x[2])]
+            [x for x in leaves if list_volatile_fields_for_place(bindings, x[2]) or self.has_volatile_json_fields(x[2])]
         )
 
     def pair_member_names(
@@ -413,10 +417,10 @@ class VolatileFieldReader(LeafPairVisitor):
             recorded, present = drop_llmproxy_files_from_ls(recorded, present)
         # JSON in a result: a field may stand at a path, or in the lines of a member
         if call is not None and not place.json and (recorded[:1] == "{" or self.has_volatile_json_fields(place)):
-            for mine, theirs in pair_text_and_json_parts(recorded, present):
+            for mine, theirs in split_and_pair_texts_with_json(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.descend(mine, theirs, place.enter_json())) is not None:
                     return wrong
-        fields = list_volatile_fields_at_leaf(self.bindings, place)
+        fields = list_volatile_fields_for_place(self.bindings, place)
         mine, theirs = (find_volatile_matches(fields, call, text, names, self.write_arguments_with_placeholders)
                         for text, names in zip((recorded, present), self._names, strict=True))  # fmt: skip
         for one, other in zip(mine, theirs, strict=False):
@@ -438,7 +442,7 @@ class VolatileFieldReader(LeafPairVisitor):
             self.found.record_new_pair(pair)
             return None
         conflict = self.found.add_pair(pair)
-        return None if conflict is None else build_not_one_to_one_mismatch(place.path, pair, conflict.other)
+        return None if conflict is None else build_id_pair_conflict_mismatch(place.path, pair, conflict.other)
 
 
 def list_volatile_field_values(fields: Sequence[VolatileField], tree: object) -> list[VolatileFieldValue]:
@@ -454,7 +458,7 @@ _HIDDEN = late(r"[/\\]\.\w")
 FindGaps = Callable[[str, LeafPlace], list[VariableSpan]]
 
 
-class ValueConsistency:
+class ValueReplacementConsistency:
     """A check that equal values stay equal: all places of a variable in a request and its history change, or none.
 
     "Today is 25 November. The contract ends on 25 November." is another question from "Today is 26 November. The
@@ -499,7 +503,7 @@ class ValueConsistency:
                 other = self._shell_names.setdefault((gap.name, chosen.text), before)
                 if other != before and self._merged is None:
                     both = f"{other} and {before}"
-                    self._merged = Mismatch(MismatchKind.MERGED, place.path, both, chosen.text, gap.name)
+                    self._merged = Mismatch(MisfitReason.MERGED, place.path, both, chosen.text, gap.name)
             return
         name = option.name
         if option.readings and (not option.unchanged or self._conflicts_if_unchanged(name, gap, recorded, place)):
@@ -516,11 +520,11 @@ class ValueConsistency:
             other = name if gap.label else self._names.setdefault(chosen.text, name)
             if other != name and self._values.get(other) != self._values.get(name):
                 values = f"{self._values.get(other)} and {self._values.get(name)}"
-                self._merged = self._merged or Mismatch(MismatchKind.MERGED, place.path, values, chosen.text, name)
+                self._merged = self._merged or Mismatch(MisfitReason.MERGED, place.path, values, chosen.text, name)
         elif self._conflicts_if_unchanged(name, gap, recorded, place):
             self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
 
-    def _narrow_readings(self, chosen: FilledGap, option: GapTextCandidate, recorded: str, place: LeafPlace) -> None:
+    def _narrow_readings(self, chosen: FilledGap, option: PossibleSpanText, recorded: str, place: LeafPlace) -> None:
         """Keep what a recorded text can still stand for; nothing if it stands for another thing than before."""
         name, before = option.name, recorded[chosen.gap.start : chosen.gap.end]
         key = name if self._natures.get(name) is RunVariableKind.DATE else before
@@ -531,8 +535,8 @@ class ValueConsistency:
             self._readings[key] = left
         elif self._merged is None:
             names = sorted({each for each, _ in seen | option.readings})
-            why = MismatchKind.UNEVEN if option.unchanged else MismatchKind.NOT_ONE_TO_ONE
-            why = MismatchKind.AMBIGUOUS if len(names) > 1 else why
+            why = MisfitReason.UNEVEN if option.unchanged else MisfitReason.NOT_ONE_TO_ONE
+            why = MisfitReason.AMBIGUOUS if len(names) > 1 else why
             now = self.moved.get(name, chosen.text) if option.unchanged else chosen.text
             self._merged = Mismatch(why, place.path, before, now, " and ".join(names))
 
@@ -550,21 +554,21 @@ class ValueConsistency:
             return self._merged
         for name, (place, text) in self._stayed.items():
             if name in self.moved:
-                return Mismatch(MismatchKind.UNEVEN, place.path, text, self.moved[name], name)
+                return Mismatch(MisfitReason.UNEVEN, place.path, text, self.moved[name], name)
         for name, (place, text) in self._stood.items():
             if name in self.moved or any(each.name == name for each in present):
-                return Mismatch(MismatchKind.MERGED, place.path, text, text, name)
+                return Mismatch(MisfitReason.MERGED, place.path, text, text, name)
         if not self.moved and not self.id_prefilter_texts:
             return None
         days = {name for name in self.moved if self._natures.get(name) is RunVariableKind.DATE}
         for recorded, _, place in leaves if days else ():
-            text = format_leaf_text(recorded) if place.zone is Zone.USER else ""
+            text = get_searchable_leaf_text(recorded) if place.zone is Zone.USER else ""
             for spot in self._bindings.forms_in_system_text.find_matches(text):
                 name = next((each.name for each in spot.forms if each.name in days), "")
                 gaps = find_gaps(text, place) if name else ()
                 if name and not any(gap.start < spot.end and spot.start < gap.end for gap in gaps):
                     before = text[spot.start : spot.end]
-                    return Mismatch(MismatchKind.UNEVEN, place.path, before, self.moved[name], name)
+                    return Mismatch(MisfitReason.UNEVEN, place.path, before, self.moved[name], name)
         return next(self.find_newly_equal_values(leaves, find_gaps, self.moved), None)
 
     def find_newly_equal_values(
@@ -572,12 +576,12 @@ class ValueConsistency:
     ) -> Iterator[Mismatch]:
         """Yield the present values of some names (`moved`), and those of ids, that recorded leaves contain as texts."""
         for recorded, _, place in leaves:
-            text = format_leaf_text(recorded)
+            text = get_searchable_leaf_text(recorded)
             found = list(self._find_present_in_recorded(text, moved)) if text else ()
             gaps = find_gaps(text, place) if found else ()
             for start, end, name in found:
                 if not any(gap.start < end and start < gap.end for gap in gaps):
-                    yield Mismatch(MismatchKind.MERGED, place.path, excerpt_line(text, start), text[start:end], name)
+                    yield Mismatch(MisfitReason.MERGED, place.path, excerpt_line(text, start), text[start:end], name)
 
     def _find_present_in_recorded(self, text: str, moved: Collection[str]) -> Iterator[tuple[int, int, str]]:
         for spot in self._bindings.forms_of_present_values.find_matches(text) if moved else ():
@@ -597,7 +601,7 @@ class ValueConsistency:
         return place.zone is not Zone.USER or not is_in_any_span(find_system_reminder_spans(recorded), gap.start)
 
 
-def find_merged_ids(found: IdPairs) -> Mismatch | None:
+def find_ids_no_longer_distinct(found: IdPairs) -> Mismatch | None:
     """Return the mismatch of two ids that tools created under different names: they became equal, or were equal."""
     seen, were = dict[str, tuple[str, str]](), dict[str, tuple[str, str]]()
     for each in found:
@@ -605,14 +609,14 @@ def find_merged_ids(found: IdPairs) -> Mismatch | None:
             continue
         name, recorded = seen.setdefault(each.present, (each.name, each.recorded))
         if recorded != each.recorded and name != each.name:
-            return Mismatch(MismatchKind.MERGED, "$", f"{recorded} and {each.recorded}", each.present, each.name)
+            return Mismatch(MisfitReason.MERGED, "$", f"{recorded} and {each.recorded}", each.present, each.name)
         name, present = were.setdefault(each.recorded, (each.name, each.present))
         if present != each.present and name != each.name:
-            return Mismatch(MismatchKind.AMBIGUOUS, "$", each.recorded, "", f"{name} and {each.name}")
+            return Mismatch(MisfitReason.AMBIGUOUS, "$", each.recorded, "", f"{name} and {each.name}")
     return None
 
 
-def format_leaf_text(value: object) -> str:
+def get_searchable_leaf_text(value: object) -> str:
     if isinstance(value, str):
         return value
     try:

@@ -13,8 +13,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from llmproxy.core.bindings.run_variables import PATHS, RunVariable, RunVariablePair, pair_run_variables
-from llmproxy.core.bindings.text_alignment import splice
-from llmproxy.core.bindings.value_forms import ValueForm, ValueFormScope, ValueFormSearch, list_value_forms
+from llmproxy.core.bindings.text_alignment import replace_text_spans
+from llmproxy.core.bindings.value_forms import (
+    RunValueSpellingSearch,
+    ValueForm,
+    ValueFormScope,
+    list_run_value_spellings,
+)
 from llmproxy.core.bindings.volatile_field_definitions import (
     BLOCK,
     LINE,
@@ -23,28 +28,28 @@ from llmproxy.core.bindings.volatile_field_definitions import (
     TEXT,
     Names,
     VolatileField,
-    VolatileMatch,
-    find_volatile_field_values,
-    may_occur,
+    VolatileFieldTextMatch,
+    can_text_contain_volatile_field,
+    find_volatile_values_after_anchor,
 )
 from llmproxy.core.dialects.messages import build_namespaced_tool_name, find_system_reminder_spans
 from llmproxy.core.traffic.canonical_json import dump, parse_json_container
 from llmproxy.core.traffic.json_diff import format_path
-from llmproxy.protocol import BindableValues
+from llmproxy.protocol import BindingPolicy
 
 
 class Bindings:
     def __init__(
         self, recorded: Iterable[RunVariable], present: Iterable[RunVariable], fields: Iterable[VolatileField] = (),
-        scope: BindableValues = BindableValues.ALL,
+        scope: BindingPolicy = BindingPolicy.ALL,
     ) -> None:  # fmt: skip
         """Pair the run variables; `scope` PATHS keeps only cwd, home and tmp and no volatile fields, NONE nothing."""
         self.present = tuple(present)
-        pairs = pair_run_variables(recorded, self.present) if scope is not BindableValues.NONE else ()
-        if scope is BindableValues.PATHS:
+        pairs = pair_run_variables(recorded, self.present) if scope is not BindingPolicy.NONE else ()
+        if scope is BindingPolicy.PATHS:
             pairs = tuple(pair for pair in pairs if pair.name in PATHS)
         self.pairs: tuple[RunVariablePair, ...] = pairs
-        self.fields: tuple[VolatileField, ...] = tuple(fields) if scope is BindableValues.ALL else ()
+        self.fields: tuple[VolatileField, ...] = tuple(fields) if scope is BindingPolicy.ALL else ()
         self.json_tools = frozenset(field.tool for field in self.fields if field.at.startswith("$"))
         self.text_slots: dict[str, tuple[VolatileField, ...]] = {}
         """Volatile fields in texts, by tool: a text without any need not be searched."""
@@ -54,54 +59,56 @@ class Bindings:
         self.of_many: tuple[VolatileField, ...] = tuple(field for field in self.fields if field.tool_name_prefix)
         self.changed = frozenset(pair.name for pair in pairs if pair.has_changed)
         self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
-        declared = {each.name: each.value for each in self.present} if scope is BindableValues.ALL else {}
+        declared = {each.name: each.value for each in self.present} if scope is BindingPolicy.ALL else {}
         self.git_user = declared.get("git_user", "")
         """This run's value, also if the recorded one was not kept: a file for pull requests names no person."""
 
     @cached_property
     def _all_forms(self) -> tuple[ValueForm, ...]:
-        return tuple(list_value_forms(self.pairs))
+        return tuple(list_run_value_spellings(self.pairs))
 
     @cached_property
-    def forms_in_system_text(self) -> ValueFormSearch:
+    def forms_in_system_text(self) -> RunValueSpellingSearch:
         """Every form: the agent's own text may contain any."""
-        return ValueFormSearch(self._all_forms)
+        return RunValueSpellingSearch(self._all_forms)
 
     @cached_property
-    def forms_of_present_values(self) -> ValueFormSearch:
+    def forms_of_present_values(self) -> RunValueSpellingSearch:
         """Search for present values in recorded text, where they are no variables."""
-        return ValueFormSearch(list_value_forms([RunVariablePair(pair.present, pair.recorded) for pair in self.pairs]))
+        return RunValueSpellingSearch(
+            list_run_value_spellings([RunVariablePair(pair.present, pair.recorded) for pair in self.pairs])
+        )
 
     @cached_property
-    def forms_outside_system_text(self) -> ValueFormSearch:
+    def forms_outside_system_text(self) -> RunValueSpellingSearch:
         """Forms that count in arguments, results and the model's words: no dates, no blocks."""
-        return ValueFormSearch(form for form in self._all_forms if form.reach is not ValueFormScope.AGENT)
+        return RunValueSpellingSearch(form for form in self._all_forms if form.reach is not ValueFormScope.AGENT)
 
     @cached_property
-    def forms_in_user_text(self) -> ValueFormSearch:
-        return ValueFormSearch(form for form in self._all_forms if form.reach is ValueFormScope.EVERYWHERE)
+    def forms_in_user_text(self) -> RunValueSpellingSearch:
+        return RunValueSpellingSearch(form for form in self._all_forms if form.reach is ValueFormScope.EVERYWHERE)
 
     @cached_property
-    def answer_forms(self) -> ValueFormSearch:
-        return ValueFormSearch(form for form in self._all_forms if form.in_answers)
+    def answer_forms(self) -> RunValueSpellingSearch:
+        return RunValueSpellingSearch(form for form in self._all_forms if form.in_answers)
 
     @cached_property
     def limited_to_run_paths(self) -> Bindings:
         """Bindings that may change an exact hit's answer: cwd, home and tmp, if the recorded one is that run's own."""
         pairs = [pair for pair in self.pairs if pair.recorded.is_run_specific]
-        return Bindings((pair.recorded for pair in pairs), (pair.present for pair in pairs), scope=BindableValues.PATHS)
+        return Bindings((pair.recorded for pair in pairs), (pair.present for pair in pairs), scope=BindingPolicy.PATHS)
 
     def __bool__(self) -> bool:
         """Return whether anything can be bound; if not, only equal requests fit."""
         return bool(self.changed or self.fields)
 
 
-def write_arguments_with_placeholders(bindings: Bindings, arguments: object) -> str:
+def mask_bound_values_in_tool_args(bindings: Bindings, arguments: object) -> str:
     """Return a recorded call's arguments as canonical JSON with ``{name}`` for bound values, as in anchors."""
     value = parse_json_container(arguments) if isinstance(arguments, str) else arguments
     text = dump(arguments if value is None else value).decode("ascii")
     spots = bindings.forms_in_user_text.find_matches(text)
-    return splice(text, ((spot.start, spot.end, f"{{{spot.forms[0].name}}}") for spot in spots))
+    return replace_text_spans(text, ((spot.start, spot.end, f"{{{spot.forms[0].name}}}") for spot in spots))
 
 
 Node = dict[str, Any]
@@ -335,21 +342,23 @@ def find_volatile_matches(
     text: str,
     names: Names,
     bound: Callable[[object], str],
-) -> list[VolatileMatch]:
+) -> list[VolatileFieldTextMatch]:
     """Return the values of text volatile fields in a tool's result, or (`call` None) elsewhere; in order, disjoint."""
     wanted = [
         each
         for each in fields
-        if each.at in (LINE, TEXT) and may_occur(each, text) and is_volatile_field_for_call(each, call, bound)
+        if each.at in (LINE, TEXT)
+        and can_text_contain_volatile_field(each, text)
+        and is_volatile_field_of_tool_result(each, call, bound)
     ]
     if not wanted:
         return []
     found = sorted(
-        (each for field in wanted for each in find_volatile_field_values(field, text, names)),
+        (each for field in wanted for each in find_volatile_values_after_anchor(field, text, names)),
         key=lambda each: (each.start, -each.end),
     )
     blocks = find_system_reminder_spans(text) if any(field.tool == BLOCK for field in wanted) else []
-    kept: list[VolatileMatch] = []
+    kept: list[VolatileFieldTextMatch] = []
     for each in found:
         if each.field.tool == BLOCK and not is_in_any_span(blocks, each.start):
             continue
@@ -358,7 +367,7 @@ def find_volatile_matches(
     return kept
 
 
-def list_volatile_fields_at_leaf(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField, ...]:
+def list_volatile_fields_for_place(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField, ...]:
     """Return the volatile fields possible in a text: its tool's, or those of system text in the agent's text."""
     fields = bindings.text_slots
     if not fields:
@@ -372,10 +381,10 @@ def list_volatile_fields_at_leaf(bindings: Bindings, place: LeafPlace) -> tuple[
     return (*anywhere, *fields.get(written, ())) if written else anywhere
 
 
-def is_volatile_field_for_call(
+def is_volatile_field_of_tool_result(
     field: VolatileField, call: ToolInvocation | None, bound: Callable[[object], str]
 ) -> bool:
-    """Return whether a field applies to this call's results; `bound` is `write_arguments_with_placeholders`."""
+    """Return whether a field applies to this call's results; `bound` is `mask_bound_values_in_tool_args`."""
     if field.is_outside_of_results or call is None:
         return field.is_outside_of_results and call is None
     same = call.tool.startswith(field.tool_name_prefix) if field.tool_name_prefix else field.tool == call.tool

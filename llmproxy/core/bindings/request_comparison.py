@@ -27,14 +27,14 @@ from llmproxy.core.bindings.leaf_pairs import (
     LeafPairVisitor,
     MatchedMessageCache,
     MessagePair,
+    MisfitReason,
     Mismatch,
-    MismatchKind,
-    ValueConsistency,
+    ValueReplacementConsistency,
     VolatileFieldReader,
-    build_mismatch,
-    build_not_one_to_one_mismatch,
+    build_id_pair_conflict_mismatch,
+    build_recorded_value_mismatch,
     excerpt_line,
-    find_merged_ids,
+    find_ids_no_longer_distinct,
     pair_request_leaves,
 )
 from llmproxy.core.bindings.leaf_places import (
@@ -46,29 +46,29 @@ from llmproxy.core.bindings.leaf_places import (
     find_volatile_matches,
     is_in_any_span,
     iterate_request_members,
-    list_volatile_fields_at_leaf,
+    list_volatile_fields_for_place,
 )
 from llmproxy.core.bindings.text_alignment import (
     LISTING,
     FilledGap,
-    GapTextCandidate,
+    PossibleSpanText,
     TextDivergence,
     VariableSpan,
     drop_llmproxy_files_from_ls,
     find_listing_variable_spans,
-    list_shell_output_gaps,
+    list_varying_shell_output_spans,
     match_text_with_gaps,
     remove_llmproxy_git_status,
-    splice,
+    replace_text_spans,
     splice_present_values,
 )
 from llmproxy.core.bindings.value_forms import ValueForm, ValueFormOccurrence, ValueFormScope, is_isolated_in_text
 from llmproxy.core.bindings.volatile_field_definitions import (
     IN_TEXT,
     Names,
-    VolatileMatch,
+    VolatileFieldTextMatch,
+    can_text_contain_volatile_field,
     matches_field_kind,
-    may_occur,
 )
 from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.traffic.canonical_json import dump, split_text_by_json
@@ -100,8 +100,8 @@ def match_request_values(
         conflict = earlier.find_conflict(each)
         # A recording of another run has another id for the same thing; one that contains both ids is of one run.
         if conflict is not None and not (conflict.merges and not paired.is_in_recorded_request(conflict.other)):
-            return build_not_one_to_one_mismatch("$", each, conflict.other)
-    comparing = RequestComparer(bindings, fields.found, known)
+            return build_id_pair_conflict_mismatch("$", each, conflict.other)
+    comparing = BoundRequestComparer(bindings, fields.found, known)
     if any(pair.texts and comparing.depends_on_ids(pair) for pair in paired.messages):
         return match_request_values(bindings, recorded, present, known)
     whole = fitted if paired.parted is None else None  # the leaves before a difference of shapes are not all
@@ -111,7 +111,7 @@ def match_request_values(
     return paired.parted or comparing.find_unequal(leaves) or comparing.build_fit()
 
 
-class RequestComparer(LeafPairVisitor):
+class BoundRequestComparer(LeafPairVisitor):
     def __init__(self, bindings: Bindings, found: IdPairs, known: IdPairs | None) -> None:
         super().__init__(bindings)
         whole = IdPairs((*found, *(known or ())))  # this pair takes precedence; conflicts were checked
@@ -119,7 +119,7 @@ class RequestComparer(LeafPairVisitor):
         self._tokens = RecordedIdFinder(whole)
         self._shorts = list_changed_short_bindings(bindings.pairs, whole)
         self._forbidden = [text for text in index_changed_id_pairs(whole) if len(text) >= _WHOLE_ID]
-        self.equalities = ValueConsistency(bindings, whole, self._shorts)
+        self.equalities = ValueReplacementConsistency(bindings, whole, self._shorts)
         self._heads = (*self._tokens.heads, *self._forbidden, *self.equalities.id_prefilter_texts)
         self._used: set[str] = set()
         self._chosen: dict[str, set[str]] = {}
@@ -153,8 +153,8 @@ class RequestComparer(LeafPairVisitor):
             if isinstance(recorded, dict) or self.has_volatile_json_fields(place):
                 return True
             texts_at_leaf = [text for text in (recorded, present) if isinstance(text, str)]
-            fields = list_volatile_fields_at_leaf(self.bindings, place)
-            if any(may_occur(each, text) for text in texts_at_leaf for each in fields):
+            fields = list_volatile_fields_for_place(self.bindings, place)
+            if any(can_text_contain_volatile_field(each, text) for text in texts_at_leaf for each in fields):
                 return True
         find_gaps, changed = self.list_spans_that_may_differ, self.bindings.changed
         return any(True for _ in self.equalities.find_newly_equal_values(leaves, find_gaps, changed))
@@ -162,7 +162,7 @@ class RequestComparer(LeafPairVisitor):
     def find_unequal(self, leaves: list[Leaf]) -> Mismatch | None:
         for each in self._filled:
             self.equalities.record_filled_gap(*each)
-        merged = find_merged_ids(self._found)
+        merged = find_ids_no_longer_distinct(self._found)
         return merged or self.equalities.find_unequal(leaves, self.list_spans_that_may_differ, self._found)
 
     def build_fit(self) -> Fit:
@@ -190,12 +190,12 @@ class RequestComparer(LeafPairVisitor):
             told = self._find_present_name(name, gaps, left, place)
             if told is None:
                 if name in left and gaps:
-                    return Mismatch(MismatchKind.LEAKED, place.path, name, "", gaps[0].name)
+                    return Mismatch(MisfitReason.LEAKED, place.path, name, "", gaps[0].name)
                 mine, theirs = recorded.keys(), present.keys()
-                return build_mismatch(place.path, sorted(mine - theirs), sorted(theirs - mine))
+                return build_recorded_value_mismatch(place.path, sorted(mine - theirs), sorted(theirs - mine))
             names[name] = told
             left.remove(told)
-        return build_mismatch(place.path, [], sorted(left)) if left else names
+        return build_recorded_value_mismatch(place.path, [], sorted(left)) if left else names
 
     def _find_present_name(self, name: str, gaps: list[VariableSpan], left: set[str], place: LeafPlace) -> str | None:
         """Return which remaining member has this name in this run: the expected one, else any that fits."""
@@ -211,7 +211,7 @@ class RequestComparer(LeafPairVisitor):
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         told = self._compare_member(recorded, present, place)
         if told is False and not (type(recorded) is type(present) and recorded == present):
-            return build_mismatch(place.path, recorded, present)
+            return build_recorded_value_mismatch(place.path, recorded, present)
         return told if isinstance(told, Mismatch) else None
 
     def _compare_member(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | bool:
@@ -229,12 +229,12 @@ class RequestComparer(LeafPairVisitor):
         # A number may be a field's and look like a short id by its member's name: the field is the more exact.
         if short is not None and same and not (told and not isinstance(recorded, str)):
             if short.identity:
-                return Mismatch(MismatchKind.LEAKED, place.path, mine, short.present, short.name)
-            option = GapTextCandidate(mine, is_isolated_in_text, short.name, unchanged=True)
+                return Mismatch(MisfitReason.LEAKED, place.path, mine, short.present, short.name)
+            option = PossibleSpanText(mine, is_isolated_in_text, short.name, unchanged=True)
         elif short is not None and short.equals_present(recorded, present):
-            option = GapTextCandidate(theirs, is_isolated_in_text, short.name)
+            option = PossibleSpanText(theirs, is_isolated_in_text, short.name)
         elif not told:
-            return False if short is None else build_mismatch(place.path, recorded, present)
+            return False if short is None else build_recorded_value_mismatch(place.path, recorded, present)
         label = short.comparison_label if short is not None and option is not None else ""
         gap = VariableSpan(0, len(mine), name=field.name if field is not None else "", label=label)
         self._filled.append((FilledGap(gap, option, theirs), mine, place))
@@ -269,7 +269,7 @@ class RequestComparer(LeafPairVisitor):
         """Return whether a text equal in both may contain a leaked value, or one that stayed unchanged."""
         if self._shorts and (place.json or place.zone is Zone.RESULT):
             return True
-        if list_volatile_fields_at_leaf(self.bindings, place) or self.has_volatile_json_fields(place):
+        if list_volatile_fields_for_place(self.bindings, place) or self.has_volatile_json_fields(place):
             return True
         is_prompt = place.zone in (Zone.SYSTEM, Zone.USER)
         forms = self.bindings.forms_in_system_text if is_prompt else self.bindings.forms_outside_system_text
@@ -302,12 +302,12 @@ class RequestComparer(LeafPairVisitor):
                     option.text == text and not option.leaks for gap in gaps for option in gap.options
                 ):
                     name = next(each.name for each in self._identities if each.recorded == text)
-                    return Mismatch(MismatchKind.LEAKED, place.path, text, "", name)
+                    return Mismatch(MisfitReason.LEAKED, place.path, text, "", name)
         aligned = match_text_with_gaps(recorded, gaps, present)
         if isinstance(aligned, TextDivergence):
             if aligned.leaked:
                 gap = next(gap for gap in gaps if gap.start <= aligned.recorded <= gap.end)
-                return Mismatch(MismatchKind.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)
+                return Mismatch(MisfitReason.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)
             return self.describe_text_difference(place, recorded, present, aligned.recorded, aligned.present)
         self._filled += ((each, recorded, place) for each in aligned)
         return None
@@ -317,16 +317,16 @@ class RequestComparer(LeafPairVisitor):
         for short in self._shorts:
             before = recorded[max(0, at - len(short.recorded)) :]
             if short.recorded in before[: 2 * len(short.recorded) + 1] and short.present in present:
-                return Mismatch(MismatchKind.SHORT, place.path, short.recorded, short.present, short.name)
-        return Mismatch(MismatchKind.DIFFERENT, place.path, excerpt_line(recorded, at), excerpt_line(present, there))
+                return Mismatch(MisfitReason.SHORT, place.path, short.recorded, short.present, short.name)
+        return Mismatch(MisfitReason.DIFFERENT, place.path, excerpt_line(recorded, at), excerpt_line(present, there))
 
     def list_spans_that_may_differ(self, recorded: str, place: LeafPlace) -> list[VariableSpan]:
         """Return the gaps of a recorded text: listings, then volatile fields, then ids, then run variables."""
         gaps = list[VariableSpan]()
         if place.zone is Zone.RESULT:  # fields are anchored behind listings
             values, elsewhere = self.bindings.values, "cwd" in self.bindings.changed
-            gaps = list_shell_output_gaps(recorded, values, self.bindings.git_user, elsewhere=elsewhere)
-        if fields := list_volatile_fields_at_leaf(self.bindings, place):
+            gaps = list_varying_shell_output_spans(recorded, values, self.bindings.git_user, elsewhere=elsewhere)
+        if fields := list_volatile_fields_for_place(self.bindings, place):
             call = place.call if place.zone is Zone.RESULT else None
             found = find_volatile_matches(fields, call, recorded, self._names, self.write_arguments_with_placeholders)
             gaps = _add_nonoverlapping_gaps(gaps, [self._build_volatile_gap(each) for each in found])
@@ -337,9 +337,9 @@ class RequestComparer(LeafPairVisitor):
         gaps = list[VariableSpan]()
         for token in self._tokens.find_matches(recorded):
             name, same = token.identity.name, recorded[token.start : token.end]
-            options = [GapTextCandidate(token.present, is_isolated_in_text, name)]
+            options = [PossibleSpanText(token.present, is_isolated_in_text, name)]
             if token.present != same:
-                options.append(GapTextCandidate(same, is_isolated_in_text, name, unchanged=True, leaks=not accepts))
+                options.append(PossibleSpanText(same, is_isolated_in_text, name, unchanged=True, leaks=not accepts))
             gaps.append(VariableSpan(token.start, token.end, tuple(options), name=name))
         return gaps
 
@@ -349,24 +349,24 @@ class RequestComparer(LeafPairVisitor):
             for spot in find_run_variables_in_text(self.bindings, recorded, place)
         ]
 
-    def _build_volatile_gap(self, found: VolatileMatch) -> VariableSpan:
+    def _build_volatile_gap(self, found: VolatileFieldTextMatch) -> VariableSpan:
         field = found.field
         if not field.is_id:
             return VariableSpan(found.start, found.end, free=IN_TEXT[field.kind], name=field.name)
         present = self._identities.get_present_value(field.name, found.value)
-        options = [GapTextCandidate(present, is_isolated_in_text, field.name)] if present is not None else []
+        options = [PossibleSpanText(present, is_isolated_in_text, field.name)] if present is not None else []
         if present is None or present != found.value:
-            options.append(GapTextCandidate(found.value, is_isolated_in_text, field.name, unchanged=True, leaks=True))
+            options.append(PossibleSpanText(found.value, is_isolated_in_text, field.name, unchanged=True, leaks=True))
         return VariableSpan(found.start, found.end, tuple(options), name=field.name)
 
 
 @lru_cache(2_000)
-def _list_gap_options(forms: tuple[ValueForm, ...]) -> tuple[GapTextCandidate, ...]:
+def _list_gap_options(forms: tuple[ValueForm, ...]) -> tuple[PossibleSpanText, ...]:
     """Return the texts possible in place of these forms: present values, longest first, then the recorded one."""
-    options = [GapTextCandidate(text, form.border, form.name) for form in forms for text in form.present]
+    options = [PossibleSpanText(text, form.border, form.name) for form in forms for text in form.present]
     options.sort(key=lambda option: -len(option.text))
     alike = any(option.text == forms[0].recorded for option in options)
-    same = GapTextCandidate(forms[0].recorded, forms[0].border, forms[0].name, unchanged=True, same=alike)
+    same = PossibleSpanText(forms[0].recorded, forms[0].border, forms[0].name, unchanged=True, same=alike)
     if forms[0].reach is ValueFormScope.AGENT or len({form.name for form in forms}) > 1:
         *options, same = (
             option._replace(readings=frozenset((form.name, form.way) for form in forms if option.text in form.present))
@@ -406,7 +406,7 @@ def find_run_variables_in_text(bindings: Bindings, recorded: str, place: LeafPla
     )
 
 
-def rewrite_recorded_request(bindings: Bindings, tree: object) -> object:
+def fill_in_present_values(bindings: Bindings, tree: object) -> object:
     """Return a request's tree (as sent, or canonical) with present values in place of recorded ones."""
     if not isinstance(tree, dict):
         return tree
@@ -418,7 +418,7 @@ def rewrite_recorded_request(bindings: Bindings, tree: object) -> object:
     return made
 
 
-def rewrite_message_with_bindings(bindings: Bindings, member: str, message: object) -> object:
+def rewrite_chat_message_with_bindings(bindings: Bindings, member: str, message: object) -> object:
     """Return one element of a body's member, rewritten alone: it contains its own role and form."""
     return _rewrite_node(bindings, RequestZoneMapper(), message, build_request_member_place({}, member).enter_child(0))
 
@@ -436,7 +436,7 @@ def _rewrite_node(bindings: Bindings, reader: RequestZoneMapper, node: object, p
         for change in sorted(changes):
             if not disjoint or change[0] >= disjoint[-1][1]:
                 disjoint.append(change)
-        return splice(text, disjoint)
+        return replace_text_spans(text, disjoint)
 
     def rewrite_leaf(value: object, place: LeafPlace) -> object:
         return rewrite_text(value, place) if isinstance(value, str) else value

@@ -19,7 +19,7 @@ from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.traffic.interaction import Response
 from llmproxy.lazy_regex import late
-from llmproxy.protocol import BindableValues
+from llmproxy.protocol import BindingPolicy
 
 _SIGNS = late(r"[/\\~%\x1b]")
 """Characters of which every path contains one."""
@@ -122,7 +122,7 @@ _RESULTS = re.compile(rb'tool_result|_output"|"role":"(?:tool|function|TOOL)"|un
 _LISTS = ("messages", "input", "contents")
 
 
-def get_user_text_around_variables(recorded: Canonical, table: Bindings) -> tuple[str, str]:
+def get_user_text_around_bound_values(recorded: Canonical, table: Bindings) -> tuple[str, str]:
     """Return the literal start and end of a recording's last user text, to exclude candidates; empty if unclear."""
     text = read_last_user_text(recorded)
     if text is None or table.text_slots.get(OUTSIDE):
@@ -164,7 +164,7 @@ class FieldLearningResults:
 
 @dataclass(slots=True)
 class SessionBindings:
-    scope: BindableValues = BindableValues.ALL
+    scope: BindingPolicy = BindingPolicy.ALL
     declared: dict[str, RunVariable] = field(default_factory=dict)
     fields: tuple[VolatileField, ...] = ()
     """Fields of the cassette, fields of a trial, and built-in ones."""
@@ -208,7 +208,7 @@ class SessionBindings:
         if (which := (id_, table)) not in self._typed:
             if len(self._typed) >= _MOST_TYPED:
                 self._typed.clear()
-            self._typed[which] = get_user_text_around_variables(recorded, table)
+            self._typed[which] = get_user_text_around_bound_values(recorded, table)
         head, tail = self._typed[which]
         return text.startswith(head) and text.endswith(tail)
 

@@ -23,7 +23,7 @@ Border = Callable[[str, int, int], bool]
 """Returns whether a value that occupies text[start:end] begins and ends there."""
 
 
-class GapTextCandidate(NamedTuple):
+class PossibleSpanText(NamedTuple):
     text: str
     border: Border
     name: str
@@ -39,7 +39,7 @@ class GapTextCandidate(NamedTuple):
 class VariableSpan(NamedTuple):
     start: int
     end: int
-    options: tuple[GapTextCandidate, ...] = ()
+    options: tuple[PossibleSpanText, ...] = ()
     free: re.Pattern[str] | None = None
     name: str = ""
     in_answers: bool = True
@@ -49,7 +49,7 @@ class VariableSpan(NamedTuple):
 
 class FilledGap(NamedTuple):
     gap: VariableSpan
-    option: GapTextCandidate | None
+    option: PossibleSpanText | None
     text: str
 
 
@@ -98,7 +98,7 @@ def match_text_with_gaps(recorded: str, gaps: Sequence[VariableSpan], present: s
     return furthest
 
 
-def _list_gap_fillings(gap: VariableSpan, present: str, at: int) -> Iterable[tuple[int, GapTextCandidate | None]]:
+def _list_gap_fillings(gap: VariableSpan, present: str, at: int) -> Iterable[tuple[int, PossibleSpanText | None]]:
     if gap.free is not None:
         if (found := gap.free.match(present, at)) is not None:
             yield found.end() - at, None
@@ -109,7 +109,7 @@ def _list_gap_fillings(gap: VariableSpan, present: str, at: int) -> Iterable[tup
             yield len(option.text), option
 
 
-def splice(text: str, changes: Iterable[tuple[int, int, str, *tuple[object, ...]]]) -> str:
+def replace_text_spans(text: str, changes: Iterable[tuple[int, int, str, *tuple[object, ...]]]) -> str:
     """Return a text with some parts replaced: (start, end, new, ...), in order and without overlap."""
     parts, last = [], 0
     for start, end, new, *_ in changes:
@@ -119,7 +119,7 @@ def splice(text: str, changes: Iterable[tuple[int, int, str, *tuple[object, ...]
 
 
 def splice_present_values(text: str, gaps: Iterable[VariableSpan]) -> str:
-    return splice(text, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))
+    return replace_text_spans(text, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))
 
 
 LISTING = "listing"
@@ -226,7 +226,7 @@ def _compile_alternatives(*texts: str) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
 
 
-def list_shell_output_gaps(
+def list_varying_shell_output_spans(
     text: str, values: Mapping[str, tuple[str, str]], git_user: str, *, elsewhere: bool
 ) -> list[VariableSpan]:
     """Return the gaps of listings and git output in order; `values`: recorded and present run variables by name."""

@@ -56,7 +56,7 @@ def _follows_escape(text: str, start: int) -> bool:
     return bool(_BEFORE_ESCAPE.search(before) or _BEFORE_ANSI.search(before))
 
 
-def is_whole_path(text: str, start: int, end: int) -> bool:
+def has_path_boundaries(text: str, start: int, end: int) -> bool:
     """Return whether the path text[start:end] begins and ends there; a separator may follow, for a path below it."""
     return _is_path_start(text, start) and is_path_end(text, end)
 
@@ -173,7 +173,7 @@ class ValueFormOccurrence(NamedTuple):
         return any(form.in_answers for form in self.forms)
 
 
-def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
+def list_run_value_spellings(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
     if not any(pair.has_changed for pair in pairs):
         return []
     homes = next((pair for pair in pairs if pair.name == "home" and pair.recorded.kind is RunVariableKind.PATH), None)
@@ -240,21 +240,23 @@ class _PathSpelling(NamedTuple):
 
 
 _WAYS = (
-    _PathSpelling(lambda path: path, is_whole_path),
-    _PathSpelling(lambda path: json.dumps(path, ensure_ascii=False)[1:-1], is_whole_path),
-    _PathSpelling(lambda path: json.dumps(path)[1:-1], is_whole_path),
-    _PathSpelling(lambda path: json.dumps(json.dumps(path)[1:-1])[1:-1], is_whole_path),
-    _PathSpelling(lambda path: json.dumps(path)[1:-1].replace("/", "\\/"), is_whole_path),
-    _PathSpelling(lambda path: re.sub(r"([^\w@%+=:,./~-])", r"\\\1", path) if path[:1] == "/" else "", is_whole_path),
-    _PathSpelling(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", is_whole_path),
-    _PathSpelling(lambda path: re.sub(r'(["$`\\])', r"\\\1", path) if path[:1] == "/" else "", is_whole_path),
-    _PathSpelling(lambda path: quote(path, safe="/"), is_whole_path),
+    _PathSpelling(lambda path: path, has_path_boundaries),
+    _PathSpelling(lambda path: json.dumps(path, ensure_ascii=False)[1:-1], has_path_boundaries),
+    _PathSpelling(lambda path: json.dumps(path)[1:-1], has_path_boundaries),
+    _PathSpelling(lambda path: json.dumps(json.dumps(path)[1:-1])[1:-1], has_path_boundaries),
+    _PathSpelling(lambda path: json.dumps(path)[1:-1].replace("/", "\\/"), has_path_boundaries),
+    _PathSpelling(
+        lambda path: re.sub(r"([^\w@%+=:,./~-])", r"\\\1", path) if path[:1] == "/" else "", has_path_boundaries
+    ),
+    _PathSpelling(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", has_path_boundaries),
+    _PathSpelling(lambda path: re.sub(r'(["$`\\])', r"\\\1", path) if path[:1] == "/" else "", has_path_boundaries),
+    _PathSpelling(lambda path: quote(path, safe="/"), has_path_boundaries),
     _PathSpelling(lambda path: quote(path, safe=""), is_isolated_in_text),
     _PathSpelling(
         lambda path: quote(path, safe="").lower() if quote(path, safe="") != path else "", is_isolated_in_text
     ),
-    _PathSpelling(lambda path: path.replace("/", "\\") if path[:1] != "/" else "", is_whole_path),
-    _PathSpelling(lambda path: path.replace("\\", "/") if path[:1] != "/" else "", is_whole_path),
+    _PathSpelling(lambda path: path.replace("/", "\\") if path[:1] != "/" else "", has_path_boundaries),
+    _PathSpelling(lambda path: path.replace("\\", "/") if path[:1] != "/" else "", has_path_boundaries),
     _PathSpelling(lambda path: re.sub(r"[^A-Za-z0-9]", "-", path) if len(path) > 2 else "", has_slug_boundaries),
     _PathSpelling(lambda path: hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest(), is_isolated_in_text),
     _PathSpelling(
@@ -298,14 +300,14 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
     trimmed = [(_strip_slashes(each.value), _strip_slashes(home.value)) for each, home in sides]
     mine, theirs = ("~" + path[len(home) :] if path.startswith(home + "/") else "" for path, home in trimmed)
     if mine:
-        yield ValueForm(pair.name, mine, tuple(text for text in (theirs, *present) if text), is_whole_path)
+        yield ValueForm(pair.name, mine, tuple(text for text in (theirs, *present) if text), has_path_boundaries)
     elif theirs:
-        yield ValueForm(pair.name, recorded[0], (present[0], theirs), is_whole_path)
+        yield ValueForm(pair.name, recorded[0], (present[0], theirs), has_path_boundaries)
     yield from _list_forms_below_hidden_folders(pair, homes)
     between = [_home_relative_to_path(path, home) for path, home in trimmed]
     if between[0] and between[1]:
         there = (between[1], *_list_plain_and_resolved_path(homes.present))
-        yield ValueForm(homes.name, between[0], there, is_whole_path, ValueFormScope.NOT_TYPED)
+        yield ValueForm(homes.name, between[0], there, has_path_boundaries, ValueFormScope.NOT_TYPED)
 
 
 def _list_forms_below_hidden_folders(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:
@@ -322,7 +324,7 @@ def _list_forms_below_hidden_folders(pair: RunVariablePair, homes: RunVariablePa
         for folder in STATE_FOLDERS:
             there = tuple(f"{home}/{folder}/{write(present)}" for home in now)
             for home in before:
-                yield ValueForm(pair.name, f"{home}/{folder}/{write(recorded)}", there, is_whole_path)
+                yield ValueForm(pair.name, f"{home}/{folder}/{write(recorded)}", there, has_path_boundaries)
 
 
 def _make_slug(name: str) -> str:
@@ -345,7 +347,7 @@ def _home_relative_to_path(path: str, home: str) -> str:
     return relative if relative.startswith("../") and relative.strip("./") else ""
 
 
-class ValueFormSearch:
+class RunValueSpellingSearch:
     def __init__(self, forms: Iterable[ValueForm]) -> None:
         """Group forms by recorded text; merge forms of one name with the same border and reach."""
         self.by_text: dict[str, tuple[ValueForm, ...]] = {}

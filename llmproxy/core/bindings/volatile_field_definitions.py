@@ -37,7 +37,7 @@ class BadVolatileField(LLMProxyError):
     code = "llmproxy_slot"
 
 
-class VolatileKind(NamedTuple):
+class VolatileKindDefinition(NamedTuple):
     pattern: str
     identity: bool
     """Whether its values are replaced unless the volatile field says otherwise."""
@@ -47,18 +47,20 @@ class VolatileKind(NamedTuple):
 
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?(?:\s?[AaPp][Mm])?"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
-KINDS: Mapping[str, VolatileKind] = {
-    "uuid": VolatileKind(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", identity=True, accepted=True),
-    "hex": VolatileKind(r"[0-9a-fA-F]{4,128}", identity=True, accepted=True),
-    "name": VolatileKind(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", identity=True),
-    "person": VolatileKind(r"[^\s<>@:/]+(?: [^\s<>@:/]+){0,5}", identity=True),
-    "word": VolatileKind(r"[^\s\"'<>]{1,200}", identity=True),
-    "integer": VolatileKind(r"-?\d{1,20}", identity=True),
-    "port": VolatileKind(r"\d{2,5}", identity=True),
-    "decimal": VolatileKind(r"-?\d{1,20}(?:[.,]\d{1,12})?", identity=False),
-    "count": VolatileKind(r"\d{1,20}", identity=False),
-    "pid": VolatileKind(r"\d{1,10}", identity=False),
-    "time": VolatileKind(
+KINDS: Mapping[str, VolatileKindDefinition] = {
+    "uuid": VolatileKindDefinition(
+        r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", identity=True, accepted=True
+    ),
+    "hex": VolatileKindDefinition(r"[0-9a-fA-F]{4,128}", identity=True, accepted=True),
+    "name": VolatileKindDefinition(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", identity=True),
+    "person": VolatileKindDefinition(r"[^\s<>@:/]+(?: [^\s<>@:/]+){0,5}", identity=True),
+    "word": VolatileKindDefinition(r"[^\s\"'<>]{1,200}", identity=True),
+    "integer": VolatileKindDefinition(r"-?\d{1,20}", identity=True),
+    "port": VolatileKindDefinition(r"\d{2,5}", identity=True),
+    "decimal": VolatileKindDefinition(r"-?\d{1,20}(?:[.,]\d{1,12})?", identity=False),
+    "count": VolatileKindDefinition(r"\d{1,20}", identity=False),
+    "pid": VolatileKindDefinition(r"\d{1,10}", identity=False),
+    "time": VolatileKindDefinition(
         rf"\d{{4}}-\d{{2}}-\d{{2}}(?:[T ]{_CLOCK}(?:\s?(?:Z|[+-]\d{{2}}:?\d{{2}}|UTC))?)?"
         rf"|(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?{_MONTH} {{1,2}}\d{{1,2}}(?: {{1,2}}(?:{_CLOCK}(?: "
         rf"(?:(?:[A-Z]{{2,5}}|[+-]\d{{2,4}}) )?\d{{4}})?|\d{{4}})(?: [+-]\d{{4}})?)?"
@@ -66,7 +68,7 @@ KINDS: Mapping[str, VolatileKind] = {
         identity=False,
         accepted=True,
     ),
-    "duration": VolatileKind(
+    "duration": VolatileKindDefinition(
         r"\d{1,12}(?:[.,]\d{1,12})?(?:\s?(?:ns|us|µs|ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?))?",
         identity=False,
         accepted=True,
@@ -148,7 +150,7 @@ def parse_volatile_field(value: object) -> VolatileField:
     return field
 
 
-class VolatileMatch(NamedTuple):
+class VolatileFieldTextMatch(NamedTuple):
     field: VolatileField
     start: int
     end: int
@@ -199,7 +201,7 @@ def _longest_literal_part(field: VolatileField) -> str:
     return max(literal, key=len, default="")
 
 
-def may_occur(field: VolatileField, text: str) -> bool:
+def can_text_contain_volatile_field(field: VolatileField, text: str) -> bool:
     return _longest_literal_part(field) in text
 
 
@@ -207,13 +209,15 @@ Names = tuple[tuple[str, tuple[str, ...]], ...]
 """Possible values of each bound name in a searched text."""
 
 
-def find_volatile_field_values(field: VolatileField, text: str, names: Names) -> Iterator[VolatileMatch]:
+def find_volatile_values_after_anchor(
+    field: VolatileField, text: str, names: Names
+) -> Iterator[VolatileFieldTextMatch]:
     """Yield a volatile field's values in a text, in order; only for fields at `LINE` and `TEXT`."""
     for found in _compile_anchor(field, names).finditer(text):
         start, end = found.span("value")
         if start and not field.before and is_letter_or_digit(text[start - 1]):
             continue
-        yield VolatileMatch(field, start, end, found["value"])
+        yield VolatileFieldTextMatch(field, start, end, found["value"])
 
 
 @lru_cache(512)
@@ -229,7 +233,7 @@ def matches_volatile_field_path(slot_path: str, path: str) -> bool:
 
 
 @cache
-def list_builtin_fields() -> tuple[VolatileField, ...]:
+def load_builtin_volatile_fields() -> tuple[VolatileField, ...]:
     """Return the built-in volatile fields of all agents; a tool and a text that only its agent writes anchor each."""
     rows = json.loads((DATA / "volatile_fields.json").read_bytes())
     return tuple(parse_volatile_field(field) for row in rows for field in row["volatile"])

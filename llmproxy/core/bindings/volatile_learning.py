@@ -14,9 +14,9 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, RecordedIdFinder, ShortValue, find_short_values_at_leaf
-from llmproxy.core.bindings.leaf_pairs import Fit, Mismatch, MismatchKind, VolatileFieldReader, pair_request_leaves
+from llmproxy.core.bindings.leaf_pairs import Fit, MisfitReason, Mismatch, VolatileFieldReader, pair_request_leaves
 from llmproxy.core.bindings.leaf_places import Bindings, LeafPlace, RequestZoneMapper, Zone, iterate_request_members
-from llmproxy.core.bindings.request_comparison import RequestComparer, match_request_values, rewrite_recorded_request
+from llmproxy.core.bindings.request_comparison import BoundRequestComparer, fill_in_present_values, match_request_values
 from llmproxy.core.bindings.run_variables import RunVariable, RunVariableKind
 from llmproxy.core.bindings.text_alignment import (
     LISTED,
@@ -199,7 +199,7 @@ def list_words_before_value(before: str) -> list[str]:
     return _WORDS.findall(_BOUND.sub(" ", before))
 
 
-def name_volatile_field(before: str, called: str, kind: str, tool: str, taken: Collection[str]) -> str:
+def choose_volatile_field_name(before: str, called: str, kind: str, tool: str, taken: Collection[str]) -> str:
     """Return an unused name; `called` is the JSON member of the value, empty in a text."""
     base = _name_for_tool(called or _name_after_preceding_text(before.rpartition("\n")[2], kind), tool)
     return find_unused_name(base, taken)
@@ -266,7 +266,7 @@ class LearnedField:
         return is_result_from_other_machine(self.field.tool, self.field.arguments)
 
 
-def learn_volatile_fields(
+def infer_volatile_fields_from_pair(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None = None, *, outside: bool = False
 ) -> tuple[LearnedField, ...] | Mismatch:
     """Return the volatile fields with which a recorded canonical tree fits the present one; empty if it fits already.
@@ -282,9 +282,9 @@ def _learn_fields_and_compare(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None, *, outside: bool
 ) -> tuple[tuple[LearnedField, ...], Fit | Mismatch]:
     learned: list[LearnedField] = []
-    outcome: Fit | Mismatch = Mismatch(MismatchKind.DIFFERENT, "$")
+    outcome: Fit | Mismatch = Mismatch(MisfitReason.DIFFERENT, "$")
     for _ in range(ROUNDS):
-        now = add_volatile_fields_to_bindings(bindings, [lesson.field for lesson in learned])
+        now = add_field_definitions_to_bindings(bindings, [lesson.field for lesson in learned])
         outcome = match_request_values(now, recorded, present, known)
         if isinstance(outcome, Fit):
             break
@@ -299,7 +299,7 @@ def _learn_fields_and_compare(
 
 def _demote_conflicting_id_to_count(outcome: Mismatch, learned: list[LearnedField]) -> bool:
     """Turn a number that was taken for an id but does not map one to one into a count, which is noise."""
-    if outcome.why is not MismatchKind.NOT_ONE_TO_ONE:
+    if outcome.why is not MisfitReason.NOT_ONE_TO_ONE:
         return False
     for n, lesson in enumerate(learned):
         if lesson.field.name == outcome.name and lesson.field.kind == "integer" and lesson.field.is_id:
@@ -308,11 +308,11 @@ def _demote_conflicting_id_to_count(outcome: Mismatch, learned: list[LearnedFiel
     return False
 
 
-def add_volatile_fields_to_bindings(bindings: Bindings, fields: Sequence[VolatileField]) -> Bindings:
+def add_field_definitions_to_bindings(bindings: Bindings, fields: Sequence[VolatileField]) -> Bindings:
     return Bindings([pair.recorded for pair in bindings.pairs], bindings.present, (*bindings.fields, *fields))
 
 
-class _FieldLearningComparison(RequestComparer):
+class _FieldLearningComparison(BoundRequestComparer):
     """A comparison that records which volatile fields are missing, and continues as if they were known."""
 
     def __init__(
@@ -431,10 +431,10 @@ class _FieldLearningComparison(RequestComparer):
         ):
             return False  # it is known already and does not fit
         taken = {each.name for each in self.bindings.fields}
-        name = name_volatile_field(before, called, value.kind, tool, taken)
+        name = choose_volatile_field_name(before, called, value.kind, tool, taken)
         field = VolatileField(name, value.kind, tool, at, before, arguments)
         self.lessons.append(LearnedField(field, value.recorded, value.present, place.path))
-        self.bindings = add_volatile_fields_to_bindings(self.bindings, [field])
+        self.bindings = add_field_definitions_to_bindings(self.bindings, [field])
         if field.is_id:
             self._identities.add_pair(IdPair(name, value.kind, value.recorded, value.present))
             self._tokens = RecordedIdFinder(self._identities)
@@ -446,7 +446,7 @@ def _escape_braces(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def generalize_fields_over_commands(lessons: Sequence[LearnedField], often: int = 3) -> tuple[LearnedField, ...]:
+def widen_volatile_fields_to_any_args(lessons: Sequence[LearnedField], often: int = 3) -> tuple[LearnedField, ...]:
     """Return lessons with any arguments for texts behind `often` commands, and one field for a listing's times."""
     groups: dict[tuple[str, str, str, str], list[LearnedField]] = {}
     for lesson in _merge_listing_rows(lessons):
@@ -485,7 +485,7 @@ _INDEX = re.compile(r"\[\d+\]")
 _UNNAMED = re.compile(r"[^\w.-]")
 
 
-def derive_fields_from_variable(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
+def build_volatile_fields_for_capture(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
     """Return the volatile fields for a captured value in tools' results of canonical requests, each once: the next
     run's tool answers another id, which the model gets before any capture.
     """
@@ -514,7 +514,7 @@ def derive_fields_from_variable(trees: Iterable[object], captured: RunVariable) 
     return list(found)
 
 
-class RewrittenRecordedRequest(NamedTuple):
+class RecordedRequestWithPresentValues(NamedTuple):
     tree: object
     bound: tuple[str, ...] = ()
     """Run variables and volatile fields whose values differ and fit, sorted."""
@@ -524,36 +524,38 @@ class RewrittenRecordedRequest(NamedTuple):
 
 def rewrite_recorded_request_for_miss(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None = None
-) -> RewrittenRecordedRequest:
+) -> RecordedRequestWithPresentValues:
     """Return a recorded request with this run's values, for the text of a miss, never for an answer."""
     if not isinstance(recorded, dict) or not isinstance(present, dict):
-        return RewrittenRecordedRequest(recorded)
+        return RecordedRequestWithPresentValues(recorded)
     varying = _learn_fields_and_compare(bindings, recorded, present, known, outside=False)[0]
     if varying:
-        wider = add_volatile_fields_to_bindings(bindings, [each.field for each in varying])
+        wider = add_field_definitions_to_bindings(bindings, [each.field for each in varying])
         whole = _restate_request(wider, recorded, present, known)
         if whole.tree != present:
             learned = {each.field.name for each in varying}
             bound = tuple(name for name in whole.bound if name not in learned)
-            return RewrittenRecordedRequest(whole.tree, bound, varying)
+            return RecordedRequestWithPresentValues(whole.tree, bound, varying)
     found = _restate_request(bindings, recorded, present, known)
-    return found if found.tree != present else RewrittenRecordedRequest(rewrite_recorded_request(bindings, recorded))
+    return (
+        found if found.tree != present else RecordedRequestWithPresentValues(fill_in_present_values(bindings, recorded))
+    )
 
 
 def _restate_request(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None
-) -> RewrittenRecordedRequest:
+) -> RecordedRequestWithPresentValues:
     paired, fields = pair_request_leaves(recorded, present), VolatileFieldReader(bindings)
     fields.collect_field_values(paired.leaves)
-    restating, tree = RequestComparer(bindings, fields.found, known), rewrite_recorded_request(bindings, recorded)
+    restating, tree = BoundRequestComparer(bindings, fields.found, known), fill_in_present_values(bindings, recorded)
     for mine, theirs, place in paired.leaves:
         fits = restating.visit_leaf(mine, theirs, place) is None
         restated = theirs if fits else _restate_beginning(restating, mine, theirs, place)
         _replace_existing_at_path(tree, place.list_steps(), restated)
-    return RewrittenRecordedRequest(tree, restating.build_fit().names)
+    return RecordedRequestWithPresentValues(tree, restating.build_fit().names)
 
 
-def _restate_beginning(comparing: RequestComparer, recorded: object, present: object, place: LeafPlace) -> object:
+def _restate_beginning(comparing: BoundRequestComparer, recorded: object, present: object, place: LeafPlace) -> object:
     """Return a leaf that does not fit, with its fitting beginning in the present form."""
     if not isinstance(recorded, str) or not isinstance(present, str):
         return recorded

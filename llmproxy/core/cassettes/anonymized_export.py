@@ -26,9 +26,9 @@ from llmproxy.core.bindings import (
     VolatileField,
     deserialize_run_variables,
     dump_run_variables,
+    fill_in_present_values,
     parse_volatile_field,
     rewrite_answer,
-    rewrite_recorded_request,
 )
 from llmproxy.core.cassettes.formats import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.jsonl import build_jsonl_line_object, parse_jsonl_exchange
@@ -39,12 +39,12 @@ from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.store.queries import Note, RecordingMaxAge
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import (
-    ChunkedBody,
     Ending,
     Interaction,
     Key,
     Request,
     Response,
+    TimedChunks,
     Usage,
     header,
     overwrite_existing_header,
@@ -70,12 +70,12 @@ def anonymize_interaction(interaction: Interaction) -> Interaction:
     said, bindings = _build_stand_ins(interaction.run_variables)
     if not bindings.changed:
         return replace(interaction, run_variables=said)
-    return replace(rewrite_with_present_values(interaction, bindings), run_variables=said)
+    return replace(put_bound_values_in_interaction(interaction, bindings), run_variables=said)
 
 
-def rewrite_with_present_values(interaction: Interaction, bindings: Bindings) -> Interaction:
+def put_bound_values_in_interaction(interaction: Interaction, bindings: Bindings) -> Interaction:
     request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
-    renamed = rewrite_recorded_request(bindings, tree := parse_json(request.body))
+    renamed = fill_in_present_values(bindings, tree := parse_json(request.body))
     return replace(
         interaction,
         request=request if renamed == tree else replace(request, body=write_json_like(renamed, like=request.body)),
@@ -139,7 +139,7 @@ def describe_remaining_personal_names(path: object, text: str, declared: Iterabl
             yield f"{path}: {name} still stands on line {where}: look at it before you commit the file."
 
 
-def to_anonymized_records(
+def anonymize_recordings_for_file(
     interactions: Iterable[Interaction], notes: Sequence[Note] = (), *, whole: bool = False
 ) -> list[Recorded]:
     """Return recordings for pull requests, notes in the first; `whole`: for other programs."""
@@ -148,7 +148,7 @@ def to_anonymized_records(
         found = [interaction_to_file_record(anonymize_interaction(each)) for each in recorded]
     else:
         plain = list(map(interaction_to_file_record, recorded))
-        found = strip_records_of_unused_variables(list(map(anonymize, recorded)), plain)
+        found = strip_records_of_unused_variables(list(map(anonymize_interaction_for_file, recorded)), plain)
     return embed_notes_in_first_recording(found, notes)
 
 
@@ -177,7 +177,7 @@ def strip_records_of_unused_variables(said: Sequence[Recorded], recorded: Sequen
     return found
 
 
-def read_cassette_header_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
+def read_replay_rules_in_file_head(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
     """Return the notes in a file's head, each once. Raises CassetteCorrupt naming the file."""
     readers: dict[str, Callable[[Any], Note]] = {
         "max_age": RecordingMaxAge.parse,
@@ -193,7 +193,7 @@ def read_cassette_header_notes(recorded: Sequence[Recorded], file: object) -> tu
     return tuple(found)
 
 
-def anonymize(interaction: Interaction) -> Recorded:
+def anonymize_interaction_for_file(interaction: Interaction) -> Recorded:
     return strip_record_of_unkeyed_headers(interaction_to_file_record(anonymize_interaction(interaction)))
 
 
@@ -258,7 +258,7 @@ def interaction_to_file_record(interaction: Interaction) -> Recorded:
     )  # fmt: skip
 
 
-def to_json(interaction: Interaction) -> dict[str, Any]:
+def convert_value_to_json(interaction: Interaction) -> dict[str, Any]:
     i = interaction
     released = interaction_to_file_record(i)
     line: dict[str, Any] = build_jsonl_line_object(released, i.cassette)
@@ -272,13 +272,13 @@ def to_json(interaction: Interaction) -> dict[str, Any]:
     return line
 
 
-def from_json(line: Mapping[str, Any], number: int = 1) -> Interaction:
-    """Read an object that :func:`to_json` wrote; `number` is for errors. Raises CassetteCorrupt if it is none."""
+def build_interaction_from_json(line: Mapping[str, Any], number: int = 1) -> Interaction:
+    """Read an object that :func:`convert_value_to_json` wrote; `number` is for errors. Raises CassetteCorrupt."""
     try:
         each = parse_jsonl_exchange(dict(line), number)
         said: Mapping[str, Any] = each.extra
         borders = (part.partition(":") for part in said.get("chunks", "").split())
-        chunks = ChunkedBody(each.response_body, ((int(offset), int(length)) for offset, _, length in borders))
+        chunks = TimedChunks(each.response_body, ((int(offset), int(length)) for offset, _, length in borders))
         return Interaction(
             provider=said["provider"], operation=said["operation"], key=Key(said["key"]),
             request=Request(each.method, said["target"], each.headers, each.body),

@@ -19,10 +19,14 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
-from llmproxy.advice import format_command, quote_word
+from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.amount_formatting import format_count
 from llmproxy.core.cassettes import anonymized_export
-from llmproxy.core.cassettes.anonymized_export import anonymize, anonymize_interaction, read_cassette_header_notes
+from llmproxy.core.cassettes.anonymized_export import (
+    anonymize_interaction,
+    anonymize_interaction_for_file,
+    read_replay_rules_in_file_head,
+)
 from llmproxy.core.cassettes.formats import (
     Source,
     find_matching_format,
@@ -35,8 +39,13 @@ from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, find_fork, stor
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import Note, list_run_variables, read_replay_rules, write_cassette_notes
-from llmproxy.core.store.reader import CassetteFileSyncState, KeyedRecording, StoreReader, was_abandoned_twice
+from llmproxy.core.store.queries import (
+    Note,
+    list_run_variables,
+    read_cassette_replay_rules,
+    write_cassette_replay_rules,
+)
+from llmproxy.core.store.reader import CassetteFileSyncState, RecordingHead, StoreReader, was_abandoned_twice
 from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
@@ -100,7 +109,7 @@ class CassetteDir:
     def _read_cassette_name(self, path: Path) -> str:
         with path.open("rb") as file:
             head = Source(file.read(_HEAD), str(path))
-        inside = review_yaml.read_name_in_file(head) if review_yaml.recognises(head) else ""
+        inside = review_yaml.read_cassette_name_in_file(head) if review_yaml.recognises(head) else ""
         return inside or ".".join(path.relative_to(self.path).with_suffix("").parts)
 
     def _list_files(self) -> dict[str, _Stamp]:
@@ -154,7 +163,7 @@ class CassetteDir:
             try:
                 taken, left_out, fields = _read_file_interactions(source, name, rules, upstreams)
                 ours = review_yaml.recognises(source)
-                fork = review_yaml.read_fork(source) if ours else None
+                fork = review_yaml.read_fork_in_cassette_file(source) if ours else None
             except CassetteError as error:
                 failed.append(error)
                 continue
@@ -168,10 +177,10 @@ class CassetteDir:
                 if review_yaml.dumps(plain, name, fork, unfinished=unfinished).encode() == kept:
                     continue  # as written by a version that removed fewer headers and variables
             if (taken, fork, unfinished, fields) != (
-                strip_store_data_of_interactions(anonymize_interaction(each) for each in store.iter_interactions(name)),
+                strip_row_data_from_interactions(anonymize_interaction(each) for each in store.iter_interactions(name)),
                 find_fork(store, name, 1),
                 _has_unfinished_recording(store, name),
-                read_replay_rules(store, name),
+                read_cassette_replay_rules(store, name),
             ):
                 differing[name] = _FileData(taken, fork, fields, unfinished, digest, before.last_id if before else None)
         if failed:
@@ -247,7 +256,7 @@ def describe_hits_missing_from_files(
     if not count:
         return ""
     where = format_shown_path(folder.path)
-    typed = format_command(f"export --all {quote_word(where)}", store)
+    typed = format_llmproxy_command(f"export --all {quote_word(where)}", store)
     hits = format_count(count, "hit is", "hits are")
     return f"{hits} of what stands in the store alone, in no file of {where}; a fresh clone would miss: {typed}"
 
@@ -266,8 +275,8 @@ def build_slug(name: str, *, unique: bool = False) -> str:
 
 
 def _format_cassette(store: StoreReader, cassette: str) -> bytes | None:
-    notes = read_replay_rules(store, cassette)
-    recorded = anonymized_export.to_anonymized_records(store.iter_interactions(cassette), notes)
+    notes = read_cassette_replay_rules(store, cassette)
+    recorded = anonymized_export.anonymize_recordings_for_file(store.iter_interactions(cassette), notes)
     if not recorded:
         return None
     fork, unfinished = find_fork(store, cassette, 1), _has_unfinished_recording(store, cassette)
@@ -278,13 +287,13 @@ def _has_unfinished_recording(store: StoreReader, cassette: str) -> bool:
     return not all(info.closed_cleanly for info in store.cassettes(cassette) if info.live)
 
 
-def strip_store_data_of_interactions(interactions: Iterable[Interaction]) -> list[Interaction]:
+def strip_row_data_from_interactions(interactions: Iterable[Interaction]) -> list[Interaction]:
     """Remove data of the store only, row numbers and counts, but keep the mark of an answer that was left again."""
     turns, again, plain = Counter[tuple[int, str, Key]](), set[tuple[int, str, Key]](), list[Interaction]()
     for each in interactions:
         place, response = (each.sample, each.party, each.key), each.response
         turns[place] += 1
-        if was_abandoned_twice(KeyedRecording(0, each.occurrence, response.status, response.ending), turns[place]):
+        if was_abandoned_twice(RecordingHead(0, each.occurrence, response.status, response.ending), turns[place]):
             again.add(place)
         plain.append(replace(each, id=None, occurrence=turns[place] + 1 if place in again else 1))
     return plain
@@ -300,7 +309,7 @@ def _read_file_interactions(
     found = [each.interaction for each in adopted if each.interaction is not None]
     found.sort(key=lambda each: (each.sample, each.started_at))
     skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
-    return strip_store_data_of_interactions(found), skipped, read_cassette_header_notes(recorded, source.name)
+    return strip_row_data_from_interactions(found), skipped, read_replay_rules_in_file_head(recorded, source.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,12 +335,12 @@ def _supersede_by_file_recordings(
             _begin_writing_when_free(store, name, sample, wait)
             begun.append(sample)
         store_fork_row(store, fork) if fork else delete_fork_row(store, name)
-        if read.notes != read_replay_rules(store, name):
-            write_cassette_notes(store, name, read.notes)
+        if read.notes != read_cassette_replay_rules(store, name):
+            write_cassette_replay_rules(store, name, read.notes)
         clean = not read.unfinished
         live = list(store.iter_interactions(name))
         # Loaded by the process that we waited for.
-        if strip_store_data_of_interactions(map(anonymize_interaction, live)) == new:
+        if strip_row_data_from_interactions(map(anonymize_interaction, live)) == new:
             store.record_synced_file(name, CassetteFileSyncState(read.digest, store.find_last_id(name)))
             return 0
         kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]
@@ -339,7 +348,7 @@ def _supersede_by_file_recordings(
             aside = conn.execute(_RETIRE, (now(), to_sql(name))).rowcount
         ids = [store.add_interaction(each, supersede=False) for each in new]
         store.record_synced_file(name, CassetteFileSyncState(read.digest, max(ids, default=store.find_last_id(name))))
-        for each, plain in zip(kept, strip_store_data_of_interactions(map(anonymize_interaction, kept)), strict=True):
+        for each, plain in zip(kept, strip_row_data_from_interactions(map(anonymize_interaction, kept)), strict=True):
             if plain not in new:
                 store.add_interaction(replace(each, id=None), supersede=False)
         return aside - len(kept)
@@ -362,7 +371,7 @@ def _begin_writing_when_free(store: Store, name: str, sample: int, wait: Callabl
 
 def _check_recordings_in_store(path: Path, store: StoreReader, cassette: str) -> None:
     """Raise unless all recordings of a file are, or once were, in the store (superseded ones count)."""
-    kept = format_command(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
+    kept = format_llmproxy_command(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
     hint = f"It is in the store: {kept}; or start again and the file wins."
     source = read_file_of_recordings(path)
     if not review_yaml.recognises(source):
@@ -371,7 +380,7 @@ def _check_recordings_in_store(path: Path, store: StoreReader, cassette: str) ->
         recorded = review_yaml.read(source)
     except CassetteError as error:
         raise CassetteCorrupt(f"Not overwritten: {error.message}", hint=hint) from error
-    if review_yaml.read_fork(source) not in (None, find_fork(store, cassette, 1)):
+    if review_yaml.read_fork_in_cassette_file(source) not in (None, find_fork(store, cassette, 1)):
         raise CassetteBusy(f"Not overwritten: {path} was edited while this cassette was in use (`fork`).", hint=hint)
     by_time: dict[float, list[int]] = {}
     for row in store.list_summaries(cassette, superseded=True):
@@ -380,7 +389,7 @@ def _check_recordings_in_store(path: Path, store: StoreReader, cassette: str) ->
         started = each.extra.get("started_at", 0.0)
         known = by_time.get(float(started) if isinstance(started, int | float) else 0.0, ())
         wanted = _COMPARED(anonymized_export.strip_record_of_unkeyed_headers(each))
-        if not any(_COMPARED(anonymize(store.load(id_))) == wanted for id_ in known):
+        if not any(_COMPARED(anonymize_interaction_for_file(store.load(id_))) == wanted for id_ in known):
             raise CassetteBusy(
                 f"Not overwritten: {path} was edited while this cassette was in use (interaction {each.number}).",
                 hint=hint,

@@ -1,6 +1,6 @@
 """Conversion of other programs' exchanges to interactions (`anonymized_export`: the other direction).
 
-    [Recorded, ...] -> route by host -> redact -> normalize -> key -> [ConvertedExchange, ...]    `convert_exchanges`
+    [Recorded, ...] -> route by host -> redact -> normalize -> key -> [ImportedOrSkippedExchange]  `convert_exchanges`
 
 The path is that of live traffic, so a later request finds its imported recording. A host that is in no table gets an
 OpenAI-compatible provider named like the host, as ``--upstream localhost:8000=http://localhost:8000`` does. Of our own
@@ -23,12 +23,12 @@ from llmproxy.core.dialects.conversation import list_server_made_ids
 from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.dialects.usage_and_cost import read_model_named_in_answer, read_usage
 from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_fields
-from llmproxy.core.keys.normalize import Canonical, IdOrigin, build_key, canonicalize, list_ids_new_in_response
+from llmproxy.core.keys.normalize import Canonical, IdOrigin, build_key, canonicalize_request, list_ids_new_in_response
 from llmproxy.core.keys.server_object_changes import (
     STATE_HEADER,
     ServerObjectChangeLog,
-    find_server_object_change,
     is_success,
+    predict_request_effect_on_provider,
 )
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
@@ -57,7 +57,7 @@ _TIMES = {"head_offset", "body_offset"}  # members that HAR and flow files have 
 
 
 @dataclass(frozen=True, slots=True)
-class ConvertedExchange:
+class ImportedOrSkippedExchange:
     recorded: Recorded
     host: str
     """Lower case, with its port if that is not the scheme's default; empty if the URI has none."""
@@ -89,7 +89,7 @@ class _RequestUrl(NamedTuple):
 def convert_exchanges(
     recorded: Sequence[Recorded], cassette: str, *, rules: Rules, redactor: Redactor,
     upstreams: Mapping[str, str] | None = None,
-) -> list[ConvertedExchange]:  # fmt: skip
+) -> list[ImportedOrSkippedExchange]:  # fmt: skip
     """Return the result for each exchange of one file, in order. `redactor` is a new one, for this file alone."""
     places = [_split_uri(each.uri) for each in recorded]
     adopter = _ExchangeConverter(cassette, rules, redactor, upstreams or {})
@@ -123,16 +123,18 @@ class _ExchangeConverter:
         self.changes: dict[int, ServerObjectChangeLog] = {}
         """Changes by sample, for a file of another program: one session, from its start."""
 
-    def convert_exchange(self, each: Recorded, place: _RequestUrl | None) -> ConvertedExchange:
+    def convert_exchange(self, each: Recorded, place: _RequestUrl | None) -> ImportedOrSkippedExchange:
         if each.problem:
-            return ConvertedExchange(each, place.netloc if place else "", None, each.problem)
+            return ImportedOrSkippedExchange(each, place.netloc if place else "", None, each.problem)
         if place is None:
-            return ConvertedExchange(each, "", None, f"its URI is not an http one: {each.uri[:80]}")
+            return ImportedOrSkippedExchange(each, "", None, f"its URI is not an http one: {each.uri[:80]}")
         extra = _LlmproxyMember(each.extra)
         route, known = self.route_exchange(place, extra)
         before = len(self.occurrences)
         interaction = self.build_interaction(each, place, route, extra)
-        return ConvertedExchange(each, place.netloc, interaction, known=known, first=len(self.occurrences) > before)
+        return ImportedOrSkippedExchange(
+            each, place.netloc, interaction, known=known, first=len(self.occurrences) > before
+        )
 
     def route_exchange(self, place: _RequestUrl, extra: _LlmproxyMember) -> tuple[Route, bool]:
         provider = extra.text("provider")
@@ -146,14 +148,14 @@ class _ExchangeConverter:
         return made_up, False
 
     def canonical(self, request: Request, route: Route, sample: int) -> Canonical:
-        return canonicalize(request, route, self.rules, lambda name: self.made.get((sample, name)))
+        return canonicalize_request(request, route, self.rules, lambda name: self.made.get((sample, name)))
 
     def add_server_state(self, request: Request, route: Route, each: Recorded, body: bytes, sample: int) -> Request:
         """Add the state before a request, and record its own changes of the server's objects."""
         canonical = self.canonical(request, route, sample)
         changes = self.changes.setdefault(sample, ServerObjectChangeLog())
         tree = parse_json(body) if route.row.changes else None
-        change = find_server_object_change(route, each.method, build_key(canonical), canonical.refs, tree)
+        change = predict_request_effect_on_provider(route, each.method, build_key(canonical), canonical.refs, tree)
         if state := changes.digest_state_for_request(
             route, each.method, canonical.refs, change, lambda name: self.made.get((sample, name))
         ):

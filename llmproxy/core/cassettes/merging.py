@@ -15,17 +15,22 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from llmproxy.advice import format_command, quote_word
-from llmproxy.core.cassettes.anonymized_export import embed_notes_in_first_recording, read_cassette_header_notes
+from llmproxy.advice import format_llmproxy_command, quote_word
+from llmproxy.core.cassettes.anonymized_export import embed_notes_in_first_recording, read_replay_rules_in_file_head
 from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.formats import Recorded, Source, read_file_of_recordings, review_yaml, write_text
-from llmproxy.core.cassettes.formats.review_yaml import index_exchanges_by_request
-from llmproxy.core.changes.accepted_changes import AcceptedChange, merge_accepted
+from llmproxy.core.cassettes.formats.review_yaml import number_exchanges_of_same_request
+from llmproxy.core.changes.accepted_changes import AcceptedChange, merge_accepted_change_lists
 from llmproxy.core.forks.fork_rows import CassetteNameTaken, find_fork, store_fork_row
-from llmproxy.core.store.file.connect import WORDS, open_cassette_database, open_store_reader
+from llmproxy.core.store.file.connect import WORDS, connect_to_sqlite_store_file, open_sqlite_store_reader
 from llmproxy.core.store.file.migrations import list_applied_migrations
 from llmproxy.core.store.file.store import SqliteCassetteStore
-from llmproxy.core.store.queries import Note, read_accepted_changes, read_replay_rules, write_cassette_notes
+from llmproxy.core.store.queries import (
+    Note,
+    read_accepted_changes,
+    read_cassette_replay_rules,
+    write_cassette_replay_rules,
+)
 from llmproxy.core.store.reader import StoreReader
 from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.core.store.store import InteractionToStore, Store
@@ -98,8 +103,11 @@ def _check_versions(paths: Sequence[Path]) -> None:
     """Check that one version wrote all stores: older ones may have other keys. Raises CassetteError."""
     first: tuple[Path, tuple[str, ...]] | None = None
     for path in sorted(set(paths)):
-        open_store_reader(path).close()  # says what is wrong with it
-        with translate_errors(path, WORDS, writing=False), closing(open_cassette_database(path, "mode=ro")) as conn:
+        open_sqlite_store_reader(path).close()  # says what is wrong with it
+        with (
+            translate_errors(path, WORDS, writing=False),
+            closing(connect_to_sqlite_store_file(path, "mode=ro")) as conn,
+        ):
             has = list_applied_migrations(conn)
         first = first or (path, has)
         if has != first[1]:
@@ -181,9 +189,9 @@ def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: 
     if fork := next(filter(None, (find_fork(store, name, 1) for store in stores.values())), None):
         store_fork_row(made, fork)
     fields = next(filter(None, [_list_notes_except_changes(store, name) for store in stores.values()]), ())
-    accepted = merge_accepted(*(read_accepted_changes(store, name) for store in stores.values()))
+    accepted = merge_accepted_change_lists(*(read_accepted_changes(store, name) for store in stores.values()))
     if fields or accepted:
-        write_cassette_notes(made, name, [*fields, *accepted])
+        write_cassette_replay_rules(made, name, [*fields, *accepted])
     for sample in samples:
         parts = [store for store in stores.values() if store.has_recordings(name, sample)]
         complete = all(store.last_session_ended_cleanly(name, sample) for store in parts)
@@ -231,20 +239,20 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
     if not all(review_yaml.recognises(each) for each in (*sides, *([base] if base else []))):
         conflicts.append(f"cassette {name}: {files} differ, and are not llmproxy's, whose parts can be told apart")
         return ""
-    old = {} if base is None else dict(index_exchanges_by_request(review_yaml.read(base)))
+    old = {} if base is None else dict(number_exchanges_of_same_request(review_yaml.read(base)))
     new: dict[object, tuple[Recorded, str]] = {}
     gone: set[object] = set()
     heads, accepted, fields = set[str](), list[list[AcceptedChange]](), list[Note]()
-    old_notes = () if base is None else read_cassette_header_notes(review_yaml.read(base), base.name)
+    old_notes = () if base is None else read_replay_rules_in_file_head(review_yaml.read(base), base.name)
     before = _list_accepted_changes(old_notes)
     dropped: set[Note] = set()
     for side in sides:
-        there = dict(index_exchanges_by_request(review_yaml.read(side)))
+        there = dict(number_exchanges_of_same_request(review_yaml.read(side)))
         gone |= {place for place in old if place not in there}
-        notes = read_cassette_header_notes(list(there.values()), side.name)
+        notes = read_replay_rules_in_file_head(list(there.values()), side.name)
         accepted.append(_list_accepted_changes(notes))
         fields = [note for note in notes if note not in accepted[-1]]
-        heads.add(repr((review_yaml.read_fork(side), fields)))
+        heads.add(repr((review_yaml.read_fork_in_cassette_file(side), fields)))
         dropped |= {note for note in before if note not in accepted[-1]}
         for place, each in there.items():
             if place in old and _get_answer(old[place]) == _get_answer(each):
@@ -269,18 +277,21 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
     kept.sort(
         key=lambda one: (int(one.extra.get("sample", 1)), float(one.extra.get("started_at", 0.0)), one.uri, one.body)
     )
-    united = [*fields, *merge_accepted(*([each for each in side if each not in dropped] for side in accepted))]
+    united = [
+        *fields,
+        *merge_accepted_change_lists(*([each for each in side if each not in dropped] for side in accepted)),
+    ]
     bare = [
         replace(each, extra={name: value for name, value in each.extra.items() if name not in review_yaml.NOTES})
         for each in kept
     ]
     unfinished = any(review_yaml.may_get_more_recordings(each) for each in sides)
     whole = embed_notes_in_first_recording(bare, united)
-    return review_yaml.dumps(whole, name, review_yaml.read_fork(sides[0]), unfinished=unfinished)
+    return review_yaml.dumps(whole, name, review_yaml.read_fork_in_cassette_file(sides[0]), unfinished=unfinished)
 
 
 def _list_notes_except_changes(store: Store, name: str) -> tuple[Note, ...]:
-    return tuple(note for note in read_replay_rules(store, name) if not isinstance(note, AcceptedChange))
+    return tuple(note for note in read_cassette_replay_rules(store, name) if not isinstance(note, AcceptedChange))
 
 
 def _list_accepted_changes(notes: Iterable[Note]) -> list[AcceptedChange]:
@@ -297,7 +308,7 @@ class CassetteCopySummary(NamedTuple):
     same: bool  # whether it existed already, and nothing was written
 
 
-def copy_cassette(
+def copy_cassette_between_stores(
     source: Store, target: Store, name: str, new: str, *, instead: bool, holder: str
 ) -> CassetteCopySummary:
     """Copy cassette `name` of one store to another as `new`; `instead`: replace an existing one.
@@ -309,7 +320,7 @@ def copy_cassette(
     if not found:
         raise CassetteNotFound(
             f"The store {format_store_location(source.path)} holds nothing of cassette {name}.",
-            hint=format_command("ls", source.path),
+            hint=format_llmproxy_command("ls", source.path),
         )
     samples = sorted({each.sample for each in found})
     for sample in samples:  # in the target a fork would replay differently
@@ -317,11 +328,11 @@ def copy_cassette(
             raise SettingsError(
                 f"cassette {name} is a fork whose results of tools are overridden, and that stays in files.",
                 hint="A file can be sent: "
-                + format_command(f"export fork.yaml --cassette {quote_word(name)}", source.path),
+                + format_llmproxy_command(f"export fork.yaml --cassette {quote_word(name)}", source.path),
             )
-    notes, there = read_replay_rules(source, name), list(target.iter_interactions(new))
+    notes, there = read_cassette_replay_rules(source, name), list(target.iter_interactions(new))
     ours, theirs = (Counter(replace(each, id=None) for each in side) for side in (found, there))
-    if there and ours == theirs and notes == read_replay_rules(target, new):
+    if there and ours == theirs and notes == read_cassette_replay_rules(target, new):
         return CassetteCopySummary(len(found), 0, same=True)
     if there and not instead:
         raise CassetteNameTaken(
@@ -334,8 +345,8 @@ def copy_cassette(
     clean: set[int] = set()
     try:
         target.add_interactions([InteractionToStore(each) for each in found], instead_of=new)
-        if notes or read_replay_rules(target, new):
-            write_cassette_notes(target, new, notes)
+        if notes or read_cassette_replay_rules(target, new):
+            write_cassette_replay_rules(target, new, notes)
         clean = {sample for sample in samples if source.last_session_ended_cleanly(name, sample)}
     finally:
         for sample in samples:

@@ -22,7 +22,7 @@ from datetime import date
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
-from llmproxy.core.changes.change import Author, Change, ChangeOrigin, diff_hunks, digest_texts
+from llmproxy.core.changes.change import Author, Change, ChangeCause, diff_hunks, digest_texts
 from llmproxy.core.providers.provider_table import ClientProgram
 from llmproxy.core.traffic.interaction import Key
 
@@ -52,12 +52,14 @@ GONE = "gone"
 """Kind of change: the run no longer makes a recorded call."""
 
 
-def build_change_for_removed_call(what: str, key: Key, origin: ChangeOrigin) -> Change:
+def build_change_for_removed_call(what: str, key: Key, origin: ChangeCause) -> Change:
     """Return the change that a recorded call is gone; `what` describes the call for people."""
-    return Change(GONE, f"call {what}", what, None, digest_removed_call_key(key), "", diff_hunks(what, None), origin)
+    return Change(
+        GONE, f"call {what}", what, None, digest_key_of_call_not_made(key), "", diff_hunks(what, None), origin
+    )
 
 
-def digest_removed_call_key(key: Key) -> str:
+def digest_key_of_call_not_made(key: Key) -> str:
     return digest_texts([str(key)])
 
 
@@ -146,7 +148,7 @@ def _parse_version_condition(value: Mapping[str, Any]) -> ClientVersionCondition
 def build_accepted_changes(
     changes: Iterable[Change], day: date, *, until: date | None = None, when: ClientVersionCondition | None = None
 ) -> list[AcceptedChange]:
-    return merge_accepted(
+    return merge_accepted_change_lists(
         AcceptedChange(each.name, each.segment, _shorten_difference(each), frozenset([each.digests]), day, until, when)
         for each in changes
     )
@@ -160,7 +162,7 @@ def _shorten_difference(change: Change) -> str:
     return "\n".join([*lines[:_CLIENTS_LINES], f"... {len(lines) - _CLIENTS_LINES} more lines"])
 
 
-def merge_accepted(*lists: Iterable[AcceptedChange]) -> list[AcceptedChange]:
+def merge_accepted_change_lists(*lists: Iterable[AcceptedChange]) -> list[AcceptedChange]:
     """Return the changes of all lists; merge the pairs of one name, end and condition, so neither extends the other."""
     found: dict[tuple[object, ...], AcceptedChange] = {}
     for each in chain(*lists):

@@ -26,7 +26,7 @@ class Author(StrEnum):
     TOOL_SERVER = "tool server"
 
 
-class ChangeOrigin(NamedTuple):
+class ChangeCause(NamedTuple):
     source: Author
     name: str = ""
     """Name of the client or of the tool's server; empty if unknown."""
@@ -56,7 +56,7 @@ class Change(NamedTuple):
     after_digest: str
     hunks: tuple[Hunk, ...]
     """Different lines; of a tool's result without their values."""
-    origin: ChangeOrigin = ChangeOrigin(Author.PROMPT)
+    origin: ChangeCause = ChangeCause(Author.PROMPT)
     turned: str = ""
     """For a tool's result: ``fails now`` if the recorded one had succeeded."""
     place: str = ""
@@ -118,7 +118,7 @@ class Change(NamedTuple):
         after = "\n".join(line for hunk in hunks for line in hunk.after) if value["after_digest"] else None
         return cls(
             value["kind"], value["segment"], before, after, value["before_digest"], value["after_digest"], hunks,
-            ChangeOrigin(Author(source), name, version), value["turned"], value["place"],
+            ChangeCause(Author(source), name, version), value["turned"], value["place"],
             is_place_enough=value["place"] == value["text"],
         )  # fmt: skip
 

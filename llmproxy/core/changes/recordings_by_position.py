@@ -273,7 +273,7 @@ class RecordingsByPosition:
             if len(alike) > _MOST_ALIKE:
                 return []
             found.update((each.recorded.id, each) for each in alike)
-        return [each for each in found.values() if is_same_apart_from_template(each, request)]
+        return [each for each in found.values() if is_same_question_in_new_template(each, request)]
 
 
 def _have_equal_answers(placed: Sequence[RecordingWithParsedRequest]) -> bool:
@@ -284,7 +284,7 @@ def _have_equal_answers(placed: Sequence[RecordingWithParsedRequest]) -> bool:
     return len({tuple(meanings) for meanings in by_key.values()}) == 1
 
 
-def is_same_apart_from_template(placed: RecordingWithParsedRequest, request: ParsedRequest) -> bool:
+def is_same_question_in_new_template(placed: RecordingWithParsedRequest, request: ParsedRequest) -> bool:
     """Return whether a request has a recording's question: only lines of its template differ."""
     was, now = placed.request, request
     if was.turns != now.turns or len(was.words) != len(now.words):

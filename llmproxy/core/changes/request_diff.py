@@ -20,7 +20,7 @@ from llmproxy.core.changes.change import (
     Author,
     CarriedAnswerRefusal,
     Change,
-    ChangeOrigin,
+    ChangeCause,
     Hunk,
     RefusalReason,
     diff_hunks,
@@ -30,16 +30,16 @@ from llmproxy.core.changes.change import (
 from llmproxy.core.changes.recordings_by_position import (
     RecordingWithParsedRequest,
     find_tool_result_rewording,
-    is_same_apart_from_template,
+    is_same_question_in_new_template,
 )
 from llmproxy.core.changes.request_parsing import (
     FRAME,
-    ClientBoilerplate,
+    ClientPromptBoilerplate,
     ParsedRequest,
     Slot,
     extends_recorded_arguments,
     extract_text_only_content,
-    get_client_boilerplate,
+    get_client_prompt_boilerplate,
     parse_history_tool_call,
     remove_tool_call_ids,
     to_text,
@@ -81,7 +81,7 @@ def diff_requests(
     """
     then = placed.recorded.client
     upgraded = then is not None and client is not None and then.name == client.name and then != client
-    frames = get_client_boilerplate(client) if upgraded else None
+    frames = get_client_prompt_boilerplate(client) if upgraded else None
     compared = _RequestDiff(placed, now, client, recorded, present, frames, read_volatile)
     try:
         found = list(compared.iter_changes())
@@ -103,7 +103,7 @@ class _RequestDiff:
     client: ClientProgram | None
     recorded: Mapping[str, AbstractSet[str]]
     present: Mapping[str, AbstractSet[str]]
-    frames: ClientBoilerplate | None
+    frames: ClientPromptBoilerplate | None
     """The client's frames, if another version of the client sent the present request."""
     read_volatile: ReadVolatile | None
 
@@ -149,7 +149,7 @@ class _RequestDiff:
                 source = Author.CLIENT if segment.own in known else None
                 change = self._build_change(segment.kind, old, new, name, source)
                 sides = [each.value for each in (old, new) if each is not None and slot[0] == Kind.PARAMETER]
-                if any(parameter_may_hold_question(segment.own, each) for each in sides):
+                if any(can_request_member_hold_question(segment.own, each) for each in sides):
                     raise Refused(RefusalReason.QUESTION, f"{name}: {_format_first_hunk(change)}")
                 yield change
             case kind if kind == FRAME:
@@ -160,7 +160,7 @@ class _RequestDiff:
                 raise Refused(RefusalReason.MODEL, f"model: {shown}")
             case Kind.USER:
                 change = self._build_change(Kind.USER, old, new, "user's words")
-                if old is None or new is None or not is_same_apart_from_template(self.placed, self.now):
+                if old is None or new is None or not is_same_question_in_new_template(self.placed, self.now):
                     raise Refused(RefusalReason.QUESTION, f"{name}: {_format_first_hunk(change)}")
                 yield change
             case Kind.RESULT:
@@ -224,7 +224,7 @@ class _RequestDiff:
         made = self._build_change(Kind.RESULT, old, new, f"result of {tool}")
         yield made._replace(hunks=hunks, turned=turned)
 
-    def _compare_frames(self, frames: ClientBoilerplate) -> Iterator[Change]:
+    def _compare_frames(self, frames: ClientPromptBoilerplate) -> Iterator[Change]:
         """Compare system text and the client's text in user messages together, since versions place them differently.
 
         The client's own lines are one change. Text between them is the project's or a tool's: it may change like any
@@ -287,8 +287,8 @@ class _RequestDiff:
         place, is_place_enough = describe_first_change_within_tool(old, new)
         return made._replace(place=place, is_place_enough=is_place_enough)
 
-    def _build_origin(self, source: Author, name: str = "") -> ChangeOrigin:
-        return ChangeOrigin(source, *(self.client or ())) if source is Author.CLIENT else ChangeOrigin(source, name)
+    def _build_origin(self, source: Author, name: str = "") -> ChangeCause:
+        return ChangeCause(source, *(self.client or ())) if source is Author.CLIENT else ChangeCause(source, name)
 
 
 class _ClientFramedText(NamedTuple):
@@ -299,7 +299,7 @@ class _ClientFramedText(NamedTuple):
     """Those of `others` in user messages."""
 
     @classmethod
-    def from_request(cls, request: ParsedRequest, frames: ClientBoilerplate) -> Self:
+    def from_request(cls, request: ParsedRequest, frames: ClientPromptBoilerplate) -> Self:
         systems = [frames.split(to_text(part.value)) for part in request.systems]
         words = [frames.split(to_text(part.value)) for part in request.frames]
         others = Counter(text for split in (*systems, *words) for text in split.others)
@@ -363,7 +363,7 @@ def check_answer_fits_new_request(answer: Message, output: int | None, was: Pars
     return _check_answer_fits_tools(answer, was, now)
 
 
-def parameter_may_hold_question(name: str, value: object) -> bool:
+def can_request_member_hold_question(name: str, value: object) -> bool:
     """Return whether a parameter may contain a part of the question: by its name, or because it contains prose."""
     if name in _FORMATS | _GROUPS | _STOPS:
         return False

@@ -6,7 +6,7 @@ one segment, so that no difference is missed. An answer in a history is identifi
 client in a replay returns; by names and arguments only if the ids were not kept; by its text if it has no calls.
 
 Also here: the text that a client itself writes into its requests, around the text of people and tools
-(`ClientBoilerplate`).
+(`ClientPromptBoilerplate`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ClientBoilerplateSplit(NamedTuple):
     """Texts in holes."""
 
 
-class ClientBoilerplate:
+class ClientPromptBoilerplate:
     """The text that one client writes itself, as `scripts/lab/derive-frames` found it (``data/frames.json``).
 
     A line is recognised by its whole text, never by a tag that a user could type; a line with holes by all text around
@@ -132,11 +132,11 @@ def _build_pattern(text: str) -> re.Pattern[str]:
 
 
 @cache
-def _load_client_frames() -> dict[str, ClientBoilerplate]:
-    return {row["client"]: ClientBoilerplate(row) for row in json.loads((DATA / "frames.json").read_bytes())}
+def _load_client_frames() -> dict[str, ClientPromptBoilerplate]:
+    return {row["client"]: ClientPromptBoilerplate(row) for row in json.loads((DATA / "frames.json").read_bytes())}
 
 
-def get_client_boilerplate(client: ClientProgram | None) -> ClientBoilerplate | None:
+def get_client_prompt_boilerplate(client: ClientProgram | None) -> ClientPromptBoilerplate | None:
     return None if client is None else _load_client_frames().get(client.name)
 
 
@@ -284,7 +284,9 @@ def parse_request_into_segments(
             entries.setdefault(entry[0] if entry else "", []).append(segment)
         else:
             _add_segment_at_next_position(made, (segment.kind, segment.name), segment)
-    _ConversationReader(made, list(ids), known, get_client_boilerplate(client)).read_entries(list(entries.values()))
+    _ConversationReader(made, list(ids), known, get_client_prompt_boilerplate(client)).read_entries(
+        list(entries.values())
+    )
     return made
 
 
@@ -295,7 +297,11 @@ def _add_segment_at_next_position(made: ParsedRequest, slot: Slot, segment: Segm
 
 class _ConversationReader:
     def __init__(
-        self, made: ParsedRequest, ids: list[str], known: RecordedAnswersByToolCalls, frames: ClientBoilerplate | None
+        self,
+        made: ParsedRequest,
+        ids: list[str],
+        known: RecordedAnswersByToolCalls,
+        frames: ClientPromptBoilerplate | None,
     ) -> None:
         self._made, self._ids, self._known, self._frames = made, ids, known, frames
         self._turn = 0

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote
 
 from llmproxy import __version__
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.cassettes.anonymized_export import to_json
+from llmproxy.core.cassettes.anonymized_export import convert_value_to_json
 from llmproxy.core.control import parsing
 from llmproxy.core.control.parsing import BadControlRequest, Json, read_boolean_member
 from llmproxy.core.control.stdio_tool_host import StdioClients
@@ -29,7 +29,7 @@ from llmproxy.core.traffic.interaction import Headers, Interaction, header
 from llmproxy.core.traffic.origin_guard import ForeignHostHeaderRefused, OriginGuard
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.files import DATA
-from llmproxy.protocol import AGENT, CONTROL_PREFIX, TOKEN_HEADER, BindableValues, Exhausted, Mode
+from llmproxy.protocol import AGENT, CONTROL_PREFIX, TOKEN_HEADER, BindingPolicy, Exhausted, Mode
 
 LISTED = 100
 SpansOf = Callable[[Sequence[Interaction]], list[Json]]
@@ -56,7 +56,7 @@ def parse_call_number(text: str) -> int:
 
 
 def list_session_calls(engine: Engine, session: Session, after: int) -> dict[str, Json]:
-    """Return ended calls that arrived after the `after`-th, and the number of open ones. Raises CallsDiscarded."""
+    """Return calls that arrived after the `after`-th, and the number of open ones. Raises CallsNoLongerKeptError."""
     calls = session.calls
     return {
         "session": session.name,
@@ -69,7 +69,9 @@ def list_session_calls(engine: Engine, session: Session, after: int) -> dict[str
 def _build_call(engine: Engine, session: Session, call: Call) -> dict[str, Json]:
     interaction = engine.builder.load_call_interaction(session, call)
     note = engine.redactor.text(session.calls.get_call_note(call))
-    return call._replace(note=note, recording=None if interaction is None else to_json(interaction)).to_json()
+    return call._replace(
+        note=note, recording=None if interaction is None else convert_value_to_json(interaction)
+    ).to_json()
 
 
 def build_spans(engine: Engine, session: Session, party: str, make: SpansOf | None) -> dict[str, Json]:
@@ -162,25 +164,29 @@ def _open_session(engine: Engine, call: RoutedControlRequest) -> Json:
     if unknown := sorted(set(body) - set(OPEN_MEMBERS)):
         names = ", ".join(parsing.format_value_for_error(name) for name in unknown[:5])
         raise BadControlRequest(f"llmproxy: a session has no {names}.", hint=f"It has: {', '.join(OPEN_MEMBERS)}")
-    forking, child = parsing.parse_fork_or_mocks(body.get("overrides"), body.get("fork"), body.get("mocks"))
+    forking, child = parsing.parse_control_fork_or_mocks(body.get("overrides"), body.get("fork"), body.get("mocks"))
     sample, cassette, under = body.get("sample"), body.get("cassette"), body.get("under")
-    name = parsing.join_cassette_and_sample(parsing.parse_name(body.get("name"), "a session needs a name"), sample)
+    name = parsing.join_cassette_and_sample(
+        parsing.require_url_encodable_name(body.get("name"), "a session needs a name"), sample
+    )
     if cassette is not None:
-        cassette = parsing.join_cassette_and_sample(parsing.parse_name(cassette, "name the cassette"), sample)
+        cassette = parsing.join_cassette_and_sample(
+            parsing.require_url_encodable_name(cassette, "name the cassette"), sample
+        )
     session = engine.sessions.open_session(
         name, cassette=cassette, mode=parsing.parse_enum(Mode, body.get("mode"), "mode"),
-        speed=parsing.parse_speed(body.get("speed")),
+        speed=parsing.parse_control_replay_speed(body.get("speed")),
         exhausted=parsing.parse_enum(Exhausted, body.get("exhausted"), "exhausted"),
-        upstreams=parsing.parse_upstreams(body.get("upstreams")), forking=forking, child=child,
-        run_variables=parsing.parse_run_variables(body.get("run_variables")),
-        bind=parsing.parse_enum(BindableValues, body.get("bind"), "bind"),
+        upstreams=parsing.parse_control_upstreams(body.get("upstreams")), forking=forking, child=child,
+        run_variables=parsing.parse_control_run_variables(body.get("run_variables")),
+        bind=parsing.parse_enum(BindingPolicy, body.get("bind"), "bind"),
         faults=parsing.parse_control_faults(body.get("faults")),
-        live=parsing.parse_live_channels(body, engine.config.live),
+        live=parsing.parse_control_live_channels(body, engine.config.live),
         trial=read_boolean_member(body.get("trial"), "trial"), carry=read_boolean_member(body.get("carry"), "carry"),
     )  # fmt: skip
     if under is not None:
         try:
-            engine.sessions.bind_name(parsing.parse_name(under, "say under which name"), session.name)
+            engine.sessions.bind_name(parsing.require_url_encodable_name(under, "say under which name"), session.name)
         except LLMProxyError:
             engine.sessions.close_session(session.name)
             raise
@@ -196,7 +202,10 @@ def _declare_variables(engine: Engine, call: RoutedControlRequest) -> Json:
     """
     if not call.body.get("run_variables") or set(call.body) != {"run_variables"}:
         raise BadControlRequest('llmproxy: say what is declared: {"run_variables": {"name": "value"}}.')
-    session, declared = engine.sessions.get_session(call.name), parsing.parse_run_variables(call.body["run_variables"])
+    session, declared = (
+        engine.sessions.get_session(call.name),
+        parsing.parse_control_run_variables(call.body["run_variables"]),
+    )
     engine.get_feature(BindingFeature).declare_variables(session, declared)
     return build_session_report(engine, session)
 
@@ -304,7 +313,7 @@ def _bind_name(engine: Engine, call: RoutedControlRequest) -> Json:
     For a process whose base URL is fixed when it starts: it always calls `/s/worker-1/v1`, and each test binds that
     name to its own session. Looked up once, never in a chain; ends with `unbind`, or when the session is closed.
     """
-    session = parsing.parse_name(call.body.get("session"), 'say which session: {"session": "name"}')
+    session = parsing.require_url_encodable_name(call.body.get("session"), 'say which session: {"session": "name"}')
     party = call.body.get("party")
     engine.sessions.bind_name(call.name, session, parse_party_header(None if party is None else str(party)))
     return {"name": call.name, "session": session}
@@ -402,7 +411,7 @@ Handler = Callable[[Engine, RoutedControlRequest], Json]
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ControlEndpoint:
     """One row: its handler, and the data for `data/openapi.json` that its docstring does not have."""
 
     handler: Handler
@@ -423,42 +432,46 @@ _LISTED = ("Bad", "Forbidden")
 _BUSY = ("Bad", "Forbidden", "Unknown", "Busy")
 _GONE = ("Bad", "Forbidden", "Unknown", "Gone")
 
-TABLE: Mapping[tuple[str, ...], Mapping[str, Endpoint]] = {
-    ("health",): {"GET": Endpoint(_report_health, "health", "Health", errors=())},
-    ("stop",): {"POST": Endpoint(_stop_proxy, "stop", "Stopping", errors=_LISTED)},
+TABLE: Mapping[tuple[str, ...], Mapping[str, ControlEndpoint]] = {
+    ("health",): {"GET": ControlEndpoint(_report_health, "health", "Health", errors=())},
+    ("stop",): {"POST": ControlEndpoint(_stop_proxy, "stop", "Stopping", errors=_LISTED)},
     ("sessions",): {
-        "GET": Endpoint(_list_sessions, "listSessions", "Sessions", errors=("Forbidden",)),
-        "POST": Endpoint(
+        "GET": ControlEndpoint(_list_sessions, "listSessions", "Sessions", errors=("Forbidden",)),
+        "POST": ControlEndpoint(
             _open_session, "openSession", "Report", "Open", errors=("Bad", "Forbidden", "Busy"), status=201
         ),
     },
-    ("sessions", "*"): {"GET": Endpoint(_report_session, "getSession", "Report")},
+    ("sessions", "*"): {"GET": ControlEndpoint(_report_session, "getSession", "Report")},
     ("sessions", "*", "run_variables"): {
-        "POST": Endpoint(_declare_variables, "declareRunVariables", "Report", "RunVariables")
+        "POST": ControlEndpoint(_declare_variables, "declareRunVariables", "Report", "RunVariables")
     },
     ("sessions", "*", "faults"): {
-        "GET": Endpoint(_list_faults, "getFaults", "SessionFaults", errors=("Forbidden", "Unknown")),
-        "POST": Endpoint(_set_faults, "setFaults", "SessionFaults", "Faults"),
+        "GET": ControlEndpoint(_list_faults, "getFaults", "SessionFaults", errors=("Forbidden", "Unknown")),
+        "POST": ControlEndpoint(_set_faults, "setFaults", "SessionFaults", "Faults"),
     },
     ("sessions", "*", "lessons"): {
-        "GET": Endpoint(_list_learned_fields, "listLessons", "Lessons"),
-        "POST": Endpoint(_enable_learning, "tryOut", "Lessons"),
+        "GET": ControlEndpoint(_list_learned_fields, "listLessons", "Lessons"),
+        "POST": ControlEndpoint(_enable_learning, "tryOut", "Lessons"),
     },
-    ("sessions", "*", "reset"): {"POST": Endpoint(_reset_session, "resetSession", "Report")},
-    ("sessions", "*", "close"): {"POST": Endpoint(_close_session, "closeSession", "Report", "Close?", errors=_BUSY)},
-    ("sessions", "*", "bind"): {"POST": Endpoint(_bind_name, "bindSession", "Bound", "Bind", errors=_BUSY)},
-    ("sessions", "*", "tools"): {"POST": Endpoint(_handle_tool_lines, "carryToolLines", "ToolLineAnswer", "ToolLine")},
-    ("sessions", "*", "unbind"): {"POST": Endpoint(_unbind_name, "unbindSession", "Bound")},
+    ("sessions", "*", "reset"): {"POST": ControlEndpoint(_reset_session, "resetSession", "Report")},
+    ("sessions", "*", "close"): {
+        "POST": ControlEndpoint(_close_session, "closeSession", "Report", "Close?", errors=_BUSY)
+    },
+    ("sessions", "*", "bind"): {"POST": ControlEndpoint(_bind_name, "bindSession", "Bound", "Bind", errors=_BUSY)},
+    ("sessions", "*", "tools"): {
+        "POST": ControlEndpoint(_handle_tool_lines, "carryToolLines", "ToolLineAnswer", "ToolLine")
+    },
+    ("sessions", "*", "unbind"): {"POST": ControlEndpoint(_unbind_name, "unbindSession", "Bound")},
     ("interactions",): {
-        "GET": Endpoint(_list_interactions, "listInteractions", "Interactions", query="list", errors=_LISTED)
+        "GET": ControlEndpoint(_list_interactions, "listInteractions", "Interactions", query="list", errors=_LISTED)
     },
-    ("misses",): {"GET": Endpoint(_list_misses, "listMisses", "Misses", query="list", errors=_LISTED)},
+    ("misses",): {"GET": ControlEndpoint(_list_misses, "listMisses", "Misses", query="list", errors=_LISTED)},
     ("refused",): {
-        "GET": Endpoint(_list_sessionless_refusals, "listRefused", "RefusedList", query="limit", errors=_LISTED)
+        "GET": ControlEndpoint(_list_sessionless_refusals, "listRefused", "RefusedList", query="limit", errors=_LISTED)
     },
-    ("calls",): {"GET": Endpoint(_list_calls, "listSessionCalls", "SessionCalls", query="calls", errors=_GONE)},
-    ("spans",): {"GET": Endpoint(_list_spans, "sessionSpans", "Spans", query="spans", errors=_GONE)},
-    ("openapi.json",): {"GET": Endpoint(_serve_document, "openapi", errors=("Forbidden",))},
+    ("calls",): {"GET": ControlEndpoint(_list_calls, "listSessionCalls", "SessionCalls", query="calls", errors=_GONE)},
+    ("spans",): {"GET": ControlEndpoint(_list_spans, "sessionSpans", "Spans", query="spans", errors=_GONE)},
+    ("openapi.json",): {"GET": ControlEndpoint(_serve_document, "openapi", errors=("Forbidden",))},
 }
 
 OPEN = {("health",)}
@@ -510,11 +523,11 @@ def answer_control_request(engine: Engine, asked: ControlRequest, proxy: Control
     try:
         status, value = _serve_request(engine, asked, proxy)
     except LLMProxyError as error:
-        return build_error_response(error, engine.redactor.text)
+        return build_control_error_response(error, engine.redactor.text)
     return status, value if isinstance(value, bytes) else _dump_json(value), "application/json"
 
 
-def build_error_response(error: LLMProxyError, redact: Callable[[str], str]) -> tuple[int, bytes, str]:
+def build_control_error_response(error: LLMProxyError, redact: Callable[[str], str]) -> tuple[int, bytes, str]:
     said: dict[str, Json] = {"code": error.code, "message": redact(error.message), "hint": redact(error.hint)}
     if isinstance(error, SessionInUse) and error.bound_to:
         said["bound_to"] = error.bound_to
@@ -526,7 +539,7 @@ def _dump_json(value: Json) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def get_session_asked_for_totals(engine: Engine, asked: ControlRequest) -> Session | None:
+def find_open_session_for_totals(engine: Engine, asked: ControlRequest) -> Session | None:
     """Return the session of a request for totals, whose open exchanges may end first; None: answer at once."""
     try:
         words, shape = _parse_control_path(asked.target)
@@ -553,7 +566,7 @@ def _parse_query(target: str) -> dict[str, str]:
 def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlApiContext) -> tuple[int, Json]:
     words, shape = _parse_control_path(asked.target)
     path = engine.redactor.redact_target(asked.target.partition("?")[0])[:80]
-    refusing = find_access_refusal(asked, proxy.token, proxy.page_token)
+    refusing = find_control_api_access_refusal(asked, proxy.token, proxy.page_token)
     if refusing is not None and shape not in OPEN:
         raise refusing
     endpoints = TABLE.get(shape)
@@ -571,10 +584,10 @@ def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlApiConte
     return endpoint.status, endpoint.handler(engine, call)
 
 
-def find_access_refusal(asked: ControlRequest, token: str, page_token: str = "") -> ControlForbidden | None:
+def find_control_api_access_refusal(asked: ControlRequest, token: str, page_token: str = "") -> ControlForbidden | None:
     """Return the error for a peer without permission; `token` permits all peers, `page_token` only our own page."""
     given = header(asked.headers, TOKEN_HEADER) or ""
-    if is_same_token(given, token):
+    if is_same_control_token(given, token):
         return None  # no web page has the token
     if not asked.loopback:
         return ControlForbidden(
@@ -586,12 +599,12 @@ def find_access_refusal(asked: ControlRequest, token: str, page_token: str = "")
         asked.guard.require_own_host(asked.headers)
     except ForeignHostHeaderRefused:
         page = True
-    if page and is_same_token(given, page_token) and asked.guard.is_own_page(asked.headers, asked.scheme):
+    if page and is_same_control_token(given, page_token) and asked.guard.is_own_page(asked.headers, asked.scheme):
         return None
     return ControlForbidden("llmproxy: the control API does not answer web pages or foreign hosts.") if page else None
 
 
-def is_same_token(given: str, token: str) -> bool:
+def is_same_control_token(given: str, token: str) -> bool:
     """Return whether the tokens are equal; an empty one never is."""
     sides = (each.encode("utf-8", "surrogateescape") for each in (given, token))
     return bool(token) and hmac.compare_digest(*sides)

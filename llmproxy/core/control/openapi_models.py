@@ -17,10 +17,10 @@ from llmproxy.core.control.endpoints import INTERACTION_MEMBERS
 from llmproxy.core.control.parsing import BadControlRequest
 from llmproxy.core.forks import overrides
 from llmproxy.core.forks.fork_rows import Fork as ForkRow
-from llmproxy.core.sessions.session import CallsDiscarded, LiveSessionForbidden, SessionInUse, SessionUnknown
+from llmproxy.core.sessions.session import CallsNoLongerKeptError, LiveSessionForbidden, SessionInUse, SessionUnknown
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import BindableValues, Channel, Decision, Exhausted, McpStdioLineOutcome, Mode, UnknownToolPolicy
+from llmproxy.protocol import BindingPolicy, Channel, Decision, Exhausted, McpStdioLineOutcome, Mode, UnknownToolPolicy
 
 
 class Health(TypedDict):
@@ -77,7 +77,7 @@ class Open(TypedDict):
     (arguments), `nth` and `returns`. The recording contains these results. Not together with overrides or fork."""
     run_variables: NotRequired[dict[str, str | int] | list[RunVariable] | None]
     """Run variables: the run's folder, its day, captured ids. Recordings of a run with the same declared names fit."""
-    bind: NotRequired[BindableValues | None]
+    bind: NotRequired[BindingPolicy | None]
     """Kinds of values that may be bound; none: only equal requests are hits."""
     faults: NotRequired[
         Annotated[str, {"minLength": 1}]
@@ -152,7 +152,7 @@ class Report(TypedDict):
     exhausted: Exhausted
     opened: bool
     """Whether this API opened it; false: the first request under its name did."""
-    bind: BindableValues
+    bind: BindingPolicy
     run_variables: list[RunVariable]
     """Run variables of this run."""
     arrived: int
@@ -447,7 +447,7 @@ class Lessons(TypedDict):
     lessons: list[LessonReport]
 
 
-class OpenApiModelSource(NamedTuple):
+class ClassBehindOpenApiModel(NamedTuple):
     """A class of the program whose fields are members of a model, with their types and docstrings."""
 
     source: type
@@ -456,23 +456,23 @@ class OpenApiModelSource(NamedTuple):
     sometimes: tuple[str, ...] = ()
 
 
-SHAPES: Mapping[str, OpenApiModelSource] = {
-    "Call": OpenApiModelSource(
+SHAPES: Mapping[str, ClassBehindOpenApiModel] = {
+    "Call": ClassBehindOpenApiModel(
         calls_and_totals.Call, calls_and_totals.Call(Decision.REPLAY).to_json(), ("bound", "carried", "stale", "stub")
     ),
-    "ForkPoint": OpenApiModelSource(ForkRow, ("step", "why", "path")),
-    "Interaction": OpenApiModelSource(StoredCallSummary, INTERACTION_MEMBERS),
-    "LessonReport": OpenApiModelSource(LearnedField, ("recorded", "present", "path")),
-    "Miss": OpenApiModelSource(Miss),
-    "OverriddenTool": OpenApiModelSource(overrides.ToolOverride, ("tool", "nth")),
-    "Recording": OpenApiModelSource(Recorded, ("method", "headers", "status", "response_headers"), ("reason",)),
-    "Refused": OpenApiModelSource(RefusalBeforeSession),
-    "Report": OpenApiModelSource(Totals, Totals().to_json(), Totals.RARE),
-    "RunVariable": OpenApiModelSource(run_variables.RunVariable, ("name", "value"), ("other", "tool", "path")),
-    "Sum": OpenApiModelSource(Use),
-    "ToolLineAnswer": OpenApiModelSource(McpStdioLineOutcome, (), McpStdioLineOutcome._fields),
-    "ToolOverride": OpenApiModelSource(overrides.ToolOverride, ("tool",), ("nth", "when")),
-    "Unused": OpenApiModelSource(UnusedRecording),
+    "ForkPoint": ClassBehindOpenApiModel(ForkRow, ("step", "why", "path")),
+    "Interaction": ClassBehindOpenApiModel(StoredCallSummary, INTERACTION_MEMBERS),
+    "LessonReport": ClassBehindOpenApiModel(LearnedField, ("recorded", "present", "path")),
+    "Miss": ClassBehindOpenApiModel(Miss),
+    "OverriddenTool": ClassBehindOpenApiModel(overrides.ToolOverride, ("tool", "nth")),
+    "Recording": ClassBehindOpenApiModel(Recorded, ("method", "headers", "status", "response_headers"), ("reason",)),
+    "Refused": ClassBehindOpenApiModel(RefusalBeforeSession),
+    "Report": ClassBehindOpenApiModel(Totals, Totals().to_json(), Totals.RARE),
+    "RunVariable": ClassBehindOpenApiModel(run_variables.RunVariable, ("name", "value"), ("other", "tool", "path")),
+    "Sum": ClassBehindOpenApiModel(Use),
+    "ToolLineAnswer": ClassBehindOpenApiModel(McpStdioLineOutcome, (), McpStdioLineOutcome._fields),
+    "ToolOverride": ClassBehindOpenApiModel(overrides.ToolOverride, ("tool",), ("nth", "when")),
+    "Unused": ClassBehindOpenApiModel(UnusedRecording),
 }
 Parameters = dict[str, tuple[Any, str]]
 """Type and description of each parameter of a query; a name that ends in `!` is required."""
@@ -504,7 +504,7 @@ ERRORS: Mapping[str, tuple[str, LLMProxyError]] = {
         "llmproxy: session 'weather' is open already.",
         hint="Close it first: POST /_llmproxy/sessions/weather/close",
     )),
-    "Gone": ("Calls so long ago are not kept.", CallsDiscarded(
+    "Gone": ("Calls so long ago are not kept.", CallsNoLongerKeptError(
         "llmproxy: of the 30000 calls of this session only the last 20000 are kept.",
         hint="Ask for those after 10000, ask more often, or close the session.",
     )),

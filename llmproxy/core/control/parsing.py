@@ -9,14 +9,14 @@ from typing import Any
 
 from llmproxy.core.bindings import RunVariable, build_run_variable
 from llmproxy.core.engine.forking import ForkState
-from llmproxy.core.faults.parsing import parse_seed, parse_session_faults
+from llmproxy.core.faults.parsing import parse_session_faults, require_integer_fault_seed
 from llmproxy.core.faults.rules import Faults
-from llmproxy.core.forks.overrides import Overrides, parse_json_overrides, parse_mocks
-from llmproxy.core.live_or_recorded import LiveChannelSettings
+from llmproxy.core.forks.overrides import Overrides, parse_mocks, parse_tool_and_answer_overrides
+from llmproxy.core.live_or_recorded import MixedLiveReplaySettings
 from llmproxy.core.sessions.session import split_sample_name
 from llmproxy.errors import RefusedError
 from llmproxy.parsers import parse_channel_list, read_name_patterns, read_tool_policy, read_upstreams
-from llmproxy.protocol import VCR_MODES, BindableValues, Exhausted, Mode
+from llmproxy.protocol import VCR_MODES, BindingPolicy, Exhausted, Mode
 
 Json = Any
 
@@ -51,7 +51,7 @@ def format_value_for_error(value: Json) -> str:
     return f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(value)[:40]
 
 
-def parse_enum[E: (Mode, Exhausted, BindableValues)](kind: type[E], value: Json, what: str) -> E | None:
+def parse_enum[E: (Mode, Exhausted, BindingPolicy)](kind: type[E], value: Json, what: str) -> E | None:
     """Return a mode (VCR's names too) or an exhausted rule; None for the proxy's."""
     if value is None:
         return None
@@ -70,7 +70,7 @@ def read_boolean_member(value: Json, what: str) -> bool | None:
     return value
 
 
-def parse_name(value: Json, otherwise: str) -> str:
+def require_url_encodable_name(value: Json, otherwise: str) -> str:
     """Return a name that is valid in a URL."""
     if not isinstance(value, str):
         raise BadControlRequest(f"llmproxy: {otherwise}.")
@@ -94,7 +94,7 @@ def join_cassette_and_sample(name: str, sample: Json) -> str:
     return f"{cassette}~{sample}"
 
 
-def parse_speed(value: Json) -> float | None:
+def parse_control_replay_speed(value: Json) -> float | None:
     """Return a speed of replay: 0 is at once, 1 as recorded; None for the proxy's."""
     if value is None:
         return None
@@ -105,7 +105,7 @@ def parse_speed(value: Json) -> float | None:
     return float(value)
 
 
-def parse_run_variables(value: Json) -> tuple[RunVariable, ...]:
+def parse_control_run_variables(value: Json) -> tuple[RunVariable, ...]:
     """Return run variables, an object or list of objects. Raises BadControlRequest, BadRunVariable."""
     if value is None:
         return ()
@@ -131,7 +131,7 @@ RUN_VARIABLE_MEMBERS = frozenset({"name", "value", "other", "tool", "path"})
 FORK_MEMBERS = ("live", "from", "as")
 
 
-def parse_fork_or_mocks(overrides: Json, fork: Json, mocks: Json = None) -> tuple[ForkState | None, str | None]:
+def parse_control_fork_or_mocks(overrides: Json, fork: Json, mocks: Json = None) -> tuple[ForkState | None, str | None]:
     """Return a session's overrides, and the name of the cassette to fork to. Raises OverrideError too."""
     if mocks is not None:
         if overrides is not None or fork is not None:
@@ -156,13 +156,15 @@ def parse_fork_or_mocks(overrides: Json, fork: Json, mocks: Json = None) -> tupl
     if not live and (at is not None or child is not None):
         raise BadControlRequest("llmproxy: fork.from and fork.as need fork.live.")
     if child is not None:
-        child = parse_name(child, "fork.as must be the name of a cassette")
+        child = require_url_encodable_name(child, "fork.as must be the name of a cassette")
         if split_sample_name(child) != (child, 1):
             raise BadControlRequest(f"llmproxy: fork.as is {format_value_for_error(child)}; a fork is a first sample.")
-    return ForkState(given=parse_json_overrides(overrides), live=bool(live), at=at), child
+    return ForkState(given=parse_tool_and_answer_overrides(overrides), live=bool(live), at=at), child
 
 
-def parse_live_channels(body: Mapping[str, Json], default: LiveChannelSettings | None) -> LiveChannelSettings | None:
+def parse_control_live_channels(
+    body: Mapping[str, Json], default: MixedLiveReplaySettings | None
+) -> MixedLiveReplaySettings | None:
     """Return a session's live channels, none for an empty list; None for the proxy's. Raises BadControlRequest."""
     if (named := [name for name in ("unknown_tool", "read_only") if body.get(name) is not None]) and not (
         body.get("live") or (body.get("live") is None and default is not None)
@@ -172,9 +174,9 @@ def parse_live_channels(body: Mapping[str, Json], default: LiveChannelSettings |
         return None
     if not isinstance(body.get("live") or [], list) or not isinstance(body.get("read_only") or [], list):
         raise BadControlRequest("llmproxy: live and read_only are lists of texts.", hint='Such as {"live": ["llm"]}.')
-    default = default or LiveChannelSettings(frozenset())
+    default = default or MixedLiveReplaySettings(frozenset())
     try:
-        return LiveChannelSettings(
+        return MixedLiveReplaySettings(
             default.channels if body.get("live") is None else frozenset(parse_channel_list(body["live"])),
             default.unknown if body.get("unknown_tool") is None else read_tool_policy(body["unknown_tool"]),
             default.read_only if body.get("read_only") is None else read_name_patterns(body["read_only"]),
@@ -188,10 +190,10 @@ def parse_control_faults(value: Json, seed: Json = None) -> Faults | None:
     if value is None:
         return None
     found = parse_session_faults(value)
-    return found if seed is None else replace(found, seed=parse_seed(seed))
+    return found if seed is None else replace(found, seed=require_integer_fault_seed(seed))
 
 
-def parse_upstreams(value: Json) -> dict[str, str]:
+def parse_control_upstreams(value: Json) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(url, str) for url in value.values()):

@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from llmproxy.core.control.parsing import BadControlRequest, Json
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.mcp_answer_replay import MICROSECONDS, AnswerPartCondition, build_refusal
+from llmproxy.core.mcp_answer_replay import MICROSECONDS, McpAnswerPrerequisiteKind, build_mcp_refusal_response
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Playback
+from llmproxy.core.sessions.interceptor import ClientDrivenAnswerPlayback
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import STDIO_PREFIX, Decision, McpStdioLineOutcome
@@ -45,7 +45,7 @@ class StdioExchangeRecorder(Protocol):
 @dataclass(slots=True)
 class _PendingPlayback:
     exchange: Exchange
-    playback: Playback | None
+    playback: ClientDrivenAnswerPlayback | None
     body: bytes
 
 
@@ -104,7 +104,7 @@ class StdioClientHandler:
             return b"", self._number
         exchange.decision = Decision.REFUSE
         text = self.engine.redactor.text(str(exchange.error or "llmproxy: refused"))
-        status, _, body = build_refusal(exchange.operation, line, text)
+        status, _, body = build_mcp_refusal_response(exchange.operation, line, text)
         self.proxy.report_exchange_end(exchange, status)
         return body + b"\n" if body else b"", None
 
@@ -139,7 +139,7 @@ class StdioClientHandler:
                 (parts, wait), left = each.playback.take_ready_parts(get_wait), each.playback.turns
             out += b"".join(parts)
             again = min(again or wait, wait) if wait else again
-            is_endless = left and left[0].wait is AnswerPartCondition.FOR_EVER and each.exchange.method == "GET"
+            is_endless = left and left[0].wait is McpAnswerPrerequisiteKind.FOR_EVER and each.exchange.method == "GET"
             if is_endless or not (wait or left):
                 self._waiting.remove(each)
                 self.proxy.report_exchange_end(each.exchange, each.exchange.replayed_status or 0)
@@ -226,11 +226,11 @@ class StdioClients:
             return {}
         if body.get("end") is True:
             del self._lines[which]
-            known.on_client_end(parse_shim_lines(body))
+            known.on_client_end(parse_lines_sent_by_stdio_shim(body))
         elif isinstance(number, int) and isinstance(why, str):
             known.on_server_loss(number, why)
         elif isinstance(number, int):
-            known.on_server_answer(number, parse_shim_lines(body), left=body.get("left") is True)
+            known.on_server_answer(number, parse_lines_sent_by_stdio_shim(body), left=body.get("left") is True)
         else:
             raise BadControlRequest("llmproxy: say `line`, or `number` and `lines`, or `end`.")
         return {}
@@ -244,7 +244,7 @@ def require_text_member(body: Mapping[str, Json], name: str) -> str:
     return value
 
 
-def parse_shim_lines(body: Mapping[str, Json]) -> list[tuple[int, bytes]]:
+def parse_lines_sent_by_stdio_shim(body: Mapping[str, Json]) -> list[tuple[int, bytes]]:
     """Return lines, [[number, text], ...]. Raises BadControlRequest."""
     found = body.get("lines") or []
     for each in found if isinstance(found, list) else [found]:

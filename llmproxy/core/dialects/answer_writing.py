@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from llmproxy.core.dialects.dialect_table import (
     Json,
-    RequestForAnswerWriter,
+    ParsedRequestToAnswer,
     SpokenTurn,
     find_dialect_codec,
     get_codec_or_default,
@@ -53,7 +53,7 @@ def build_provider_answer(
         for n, each in enumerate(said.tool_calls)
     )
     answer = SpokenTurn(model or "", replace(said, tool_calls=calls), usage or _NONE, finish)
-    headers, pieces = writer(answer, RequestForAnswerWriter(as_dict(parse_json(body)), stream, target))
+    headers, pieces = writer(answer, ParsedRequestToAnswer(as_dict(parse_json(body)), stream, target))
     return Response(200, "OK", headers, tuple(Chunk(0, piece) for piece in pieces if piece), chunked=stream)
 
 

@@ -17,19 +17,19 @@ from llmproxy.core.dialects.answer_writing import (
 )
 from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
-    Codec,
-    Dialect,
     DialectComposer,
     InjectedErrorParameters,
     Json,
-    RequestForAnswerWriter,
+    ModelAnswerCodec,
+    ParsedRequestToAnswer,
+    ProviderApiDialect,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import Draft, Message, add_blocks, as_dict, as_json, as_list, as_str
 from llmproxy.core.traffic.interaction import Headers
 
 
-def add_answer_or_stream_event(draft: Draft, value: dict[str, Any]) -> None:
+def parse_answer_or_event_into_draft(draft: Draft, value: dict[str, Any]) -> None:
     kind = value.get("type")
     if kind == "content_block_start":
         block = as_dict(value.get("content_block"))
@@ -137,7 +137,7 @@ def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     return [(event["type"], event) for event in events]
 
 
-def write_anthropic_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
+def write_anthropic_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
         return WHOLE, [dump_json(_write_answer_json(said))]
     return SSE, [sse([event]) for event in build_stream_events(said)]
@@ -164,14 +164,14 @@ def _build_provider_error(status: int, _asked: InjectedErrorParameters) -> tuple
     return {**_build_error(status, text), "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy"}, ()
 
 
-DIALECT = Dialect(
+DIALECT = ProviderApiDialect(
     {
-        "messages": Codec(
-            add_answer_or_stream_event, build_event_type_predicate("message_stop"), write=write_anthropic_answer,
+        "messages": ModelAnswerCodec(
+            parse_answer_or_event_into_draft, build_event_type_predicate("message_stop"), write=write_anthropic_answer,
             text_whole=False, exclusive=True, makes_ids=True, layout=BodyLayout(system=("system",)),
         ),
-        "complete": Codec(
-            add_answer_or_stream_event, lambda value: value.get("stop_reason") is not None, exclusive=True,
+        "complete": ModelAnswerCodec(
+            parse_answer_or_event_into_draft, lambda value: value.get("stop_reason") is not None, exclusive=True,
             layout=BodyLayout(("prompt",)),
         ),
     },

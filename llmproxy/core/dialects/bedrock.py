@@ -11,15 +11,15 @@ from llmproxy.core.dialects import dialect_table
 from llmproxy.core.dialects.answer_writing import AWS, WHOLE, choose_error_type_by_status, dump_json, parse_arguments
 from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
-    Codec,
-    Dialect,
     InjectedErrorParameters,
     Json,
-    RequestForAnswerWriter,
+    ModelAnswerCodec,
+    ParsedRequestToAnswer,
+    ProviderApiDialect,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import Asks, Draft, add_blocks, as_dict, as_list, as_str, find_item_kind_by_members
-from llmproxy.core.dialects.openai import build_error_event, decode_chat_completion
+from llmproxy.core.dialects.openai import build_openai_stream_error_event, decode_chat_completion
 from llmproxy.core.dialects.stream_events import write_aws_frame
 from llmproxy.core.traffic.interaction import Headers
 
@@ -86,7 +86,7 @@ def _frame(kind: str, value: object) -> bytes:
 _WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
 
 
-def _write_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Headers, list[bytes]]:
     blocks: list[Json] = [{"text": said.message.text}] if said.message.text or not said.message.tool_calls else []
     uses = [
         {"toolUseId": call.id, "name": call.name, "input": parse_arguments(call.arguments)}
@@ -111,7 +111,7 @@ def _write_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Hea
     return AWS, [*frames, _frame("messageStop", {"stopReason": why}), _frame("metadata", usage)]
 
 
-def _write_invoke_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
+def _write_invoke_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Headers, list[bytes]]:
     speaker = dialect_table.get_composer_for_model("claude")
     if not wanted.stream:
         return WHOLE, [dump_json(speaker.answer(said))]
@@ -151,17 +151,17 @@ _COUNT_HEADERS = {
     "x-amzn-bedrock-cache-write-input-token-count": "cacheWriteInputTokenCount",
 }
 
-DIALECT = Dialect(
+DIALECT = ProviderApiDialect(
     {
-        "converse": Codec(
+        "converse": ModelAnswerCodec(
             _add_converse, lambda value: "metadata" in value, write=_write_answer, text_whole=False,
             layout=BodyLayout(system=("system",), tools=("toolConfig",)),
         ),
-        "invoke": Codec(
+        "invoke": ModelAnswerCodec(
             _add_invoke_answer, lambda value: not _LAST.isdisjoint(value), write=_write_invoke_answer, text_whole=False,
             count_headers=_COUNT_HEADERS,
             layout=BodyLayout(("messages", "prompt", "inputText", "message"), ("system", "preamble")),
         ),
     },
-    _build_proxy_error, _build_provider_error, build_error_event,
+    _build_proxy_error, _build_provider_error, build_openai_stream_error_event,
 )  # fmt: skip

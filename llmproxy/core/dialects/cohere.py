@@ -14,15 +14,15 @@ from llmproxy.core.dialects.answer_writing import (
 )
 from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
-    Codec,
-    Dialect,
     InjectedErrorParameters,
     Json,
-    RequestForAnswerWriter,
+    ModelAnswerCodec,
+    ParsedRequestToAnswer,
+    ProviderApiDialect,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls_to_answer_draft, as_dict, as_list, as_str
-from llmproxy.core.dialects.openai import build_error_event, build_tool_call
+from llmproxy.core.dialects.openai import build_openai_stream_error_event, build_tool_call
 from llmproxy.core.traffic.interaction import Headers
 
 
@@ -54,7 +54,7 @@ _WHY = {"length": "MAX_TOKENS", "content_filter": "ERROR"}
 _USAGE = {"billed_units": {"input_tokens": 0, "output_tokens": 0}, "tokens": {"input_tokens": 0, "output_tokens": 0}}
 
 
-def _write_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Headers, list[bytes]]:
     calls, text = [build_tool_call(n, call) for n, call in enumerate(said.message.tool_calls)], said.message.text
     why = _WHY.get(said.finish, "TOOL_CALL" if calls else "COMPLETE")
     if not wanted.stream:
@@ -82,7 +82,7 @@ def _write_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Hea
     return SSE, [sse([(event["type"], event)]) for event in events]
 
 
-def _write_v1_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
+def _write_v1_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Headers, list[bytes]]:
     calls = [{"name": call.name, "parameters": parse_arguments(call.arguments)} for call in said.message.tool_calls]
     whole: Json = {
         "response_id": said.id,
@@ -117,18 +117,19 @@ def _is_finished(value: Json) -> bool:
     return value.get("is_finished") is True
 
 
-DIALECT = Dialect(
+DIALECT = ProviderApiDialect(
     {
-        "v1.chat": Codec(
+        "v1.chat": ModelAnswerCodec(
             _add_answer_or_event, _is_finished, write=_write_v1_answer, text_whole=False, text_streamed=False,
             error_event=lambda _: ("", {"event_type": "stream-end", "is_finished": True, "finish_reason": "ERROR"}),
             layout=BodyLayout(("chat_history", "message"), ("preamble",), results=("tool_results",)),
         ),
-        "v1.generate": Codec(_add_answer_or_event, _is_finished, layout=BodyLayout(("prompt",))),
-        "v2.chat": Codec(
+        "v1.generate": ModelAnswerCodec(_add_answer_or_event, _is_finished, layout=BodyLayout(("prompt",))),
+        "v2.chat": ModelAnswerCodec(
             _add_answer_or_event, build_event_type_predicate("message-end"), done=True, write=_write_answer,
             error_event=lambda _: ("message-end", _V2_ERROR),
         ),
     },
-    lambda _status, _code, message: ((), {"message": message}), _imitate_provider_error, build_error_event,
+    lambda _status, _code, message: ((), {"message": message}), _imitate_provider_error,
+    build_openai_stream_error_event,
 )  # fmt: skip

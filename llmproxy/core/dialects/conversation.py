@@ -43,7 +43,7 @@ _Part = tuple["Callable[[Any], Iterable[Message]]", Any]
 
 def _list_system_messages(body: dict[str, Any]) -> Iterator[Message]:
     for name in ("system", "instructions", "systemInstruction", "system_instruction", "preamble"):
-        if body.get(name) and (text := messages.to_text(body[name])):
+        if body.get(name) and (text := messages.extract_content_text(body[name])):
             yield Message("system", text)
 
 
@@ -58,7 +58,7 @@ def _list_conversation_parts(tree: dict[str, Any]) -> list[_Part]:
         if isinstance(value, str):
             found.append((messages.convert_entry_to_messages, value))
         elif isinstance(value, dict):  # a single content; Replicate's input is an object
-            prompt = messages.to_text(value["prompt"]) if "prompt" in value else value
+            prompt = messages.extract_content_text(value["prompt"]) if "prompt" in value else value
             found += [(_list_system_messages, value), (messages.convert_entry_to_messages, prompt)]
         else:
             found.extend((messages.convert_entry_to_messages, part) for part in as_list(value))
@@ -67,7 +67,7 @@ def _list_conversation_parts(tree: dict[str, Any]) -> list[_Part]:
         if isinstance(value, (str, list)) and value:
             texts = isinstance(value, list) and all(isinstance(part, str) for part in value)
             role = messages.normalize_role(tree.get("role"), "user")
-            parts = value if texts else [messages.to_text(value)]
+            parts = value if texts else [messages.extract_content_text(value)]
             found.extend((partial(messages.convert_entry_to_messages, default=role), part) for part in parts if part)
             break
     return found
@@ -96,7 +96,7 @@ def read_last_user_text(body: bytes) -> str | None:
     return sent
 
 
-def read_answer(operation: str, content_type: str, body: bytes) -> Message | None:
+def parse_answer_body_as_message(operation: str, content_type: str, body: bytes) -> Message | None:
     """Return the answer, joined if it was streamed, as far as it was received; None if there is none. Never raises."""
     add, draft = get_codec_or_default(operation).add, Draft()
     for value in parse_events_cached(content_type, body):
@@ -106,7 +106,7 @@ def read_answer(operation: str, content_type: str, body: bytes) -> Message | Non
 
 
 def read_response_message(operation: str, response: Response) -> Message | None:
-    return read_answer(operation, response.mime_type, response.body)
+    return parse_answer_body_as_message(operation, response.mime_type, response.body)
 
 
 def parse_answer_as_message(one: Interaction) -> Message | None:

@@ -52,7 +52,7 @@ class SpokenTurn:
         return next((value for name in names if isinstance(value := self.usage.get(name), int)), None)
 
 
-class RequestForAnswerWriter(NamedTuple):
+class ParsedRequestToAnswer(NamedTuple):
     request: Json
     stream: bool
     target: str
@@ -83,7 +83,7 @@ _MESSAGES = BodyLayout()
 
 
 @dataclass(frozen=True, slots=True)
-class Codec:
+class ModelAnswerCodec:
     add: Callable[[Draft, Json], None]
     """Adds one JSON value of an answer to a draft: all of it, or the content of one event of its stream."""
     ends: Callable[[Json], bool] | None = None
@@ -94,7 +94,7 @@ class Codec:
     """For a stream that ends with HTTP: returns whether an event completes the answer."""
     below: bool = False
     """Whether streams of operations below it (``threads/t/runs``) end in the same way."""
-    write: Callable[[SpokenTurn, RequestForAnswerWriter], tuple[Headers, list[bytes]]] | None = None
+    write: Callable[[SpokenTurn, ParsedRequestToAnswer], tuple[Headers, list[bytes]]] | None = None
     text_whole: bool = True
     """Whether tool arguments in a whole answer are text, which may be incomplete, not an object."""
     text_streamed: bool = True
@@ -106,7 +106,7 @@ class Codec:
     makes_ids: bool = False
     """Whether an answer creates ids (of a container, of calls to be answered) that later requests name."""
     error_event: Callable[[int], tuple[str, Json]] | None = None
-    """As `Dialect.error_event`, if the operation has its own."""
+    """As `ProviderApiDialect.error_event`, if the operation has its own."""
     layout: BodyLayout = _MESSAGES
 
 
@@ -120,8 +120,8 @@ class DialectComposer:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
-    codecs: Mapping[str, Codec]
+class ProviderApiDialect:
+    codecs: Mapping[str, ModelAnswerCodec]
     error: Callable[[int, str, str], tuple[Headers, object]]
     """(status, code, message) of a proxy error -> further header fields, JSON value in the SDKs' form."""
     failure: Callable[[int, InjectedErrorParameters], tuple[Json, Headers]]
@@ -135,7 +135,7 @@ class Dialect:
     speaker: DialectComposer | None = None
 
 
-class DialectSummary(NamedTuple):
+class LazyDialectDescription(NamedTuple):
     """The facts of a dialect that are known before its file is loaded."""
 
     module: str
@@ -151,22 +151,22 @@ class DialectSummary(NamedTuple):
 
 
 ROWS = (
-    DialectSummary(
+    LazyDialectDescription(
         "openai", ("openai", "generic"),
         ("chat.completions", "completions", "fim.completions", "agents.completions", "writer.chat",
          "writer.completions", "generate"),
         ("images.generations", "images.edits", "audio.transcriptions", "realtime", "threads", "threads.runs"),
     ),
     # A tool would take 404 for a missing object, and retries a gateway's 5xx.
-    DialectSummary("openai", ("http",), miss_status=501),
+    LazyDialectDescription("openai", ("http",), miss_status=501),
     # Codex sends 6 requests at 404 and 422, 30 at 501; opencode sends 7 at 404, 2 at 400 (one for a title).
-    DialectSummary("openai", operations=("responses",), miss_status=400),
+    LazyDialectDescription("openai", operations=("responses",), miss_status=400),
     # Clients other than Claude Code (`_CLIENTS`) report at 404 that the model may not exist, and retry 501.
-    DialectSummary("anthropic", ("anthropic",), ("messages", "complete"), miss_status=400, models="claude"),
-    DialectSummary("gemini", ("gemini",), ("generateContent",), models="gemini"),
-    DialectSummary("bedrock", ("bedrock",), ("converse", "invoke")),
-    DialectSummary("ollama", ("ollama",), ("api.chat", "api.generate"), ("api.pull", "api.push", "api.create")),
-    DialectSummary("cohere", ("cohere",), ("v1.chat", "v1.generate", "v2.chat")),
+    LazyDialectDescription("anthropic", ("anthropic",), ("messages", "complete"), miss_status=400, models="claude"),
+    LazyDialectDescription("gemini", ("gemini",), ("generateContent",), models="gemini"),
+    LazyDialectDescription("bedrock", ("bedrock",), ("converse", "invoke")),
+    LazyDialectDescription("ollama", ("ollama",), ("api.chat", "api.generate"), ("api.pull", "api.push", "api.create")),
+    LazyDialectDescription("cohere", ("cohere",), ("v1.chat", "v1.generate", "v2.chat")),
 )  # fmt: skip
 """All dialects. Unknown operations and models use the first one, which most other providers share."""
 
@@ -198,32 +198,34 @@ _CLIENTS = (
 """Measured with `scripts/lab/miss-status`; the first match counts."""
 
 CHAT = frozenset(name for row in ROWS for name in row.operations)
-_BY_OPERATION: Mapping[str, DialectSummary] = {name: row for row in ROWS for name in (*row.operations, *row.others)}
-_BY_FAMILY: Mapping[str, DialectSummary] = {family: row for row in ROWS for family in row.families}
+_BY_OPERATION: Mapping[str, LazyDialectDescription] = {
+    name: row for row in ROWS for name in (*row.operations, *row.others)
+}
+_BY_FAMILY: Mapping[str, LazyDialectDescription] = {family: row for row in ROWS for family in row.families}
 
 
 @cache
-def _load_dialect(module: str) -> Dialect:
-    return cast("Dialect", importlib.import_module(f"llmproxy.core.dialects.{module}").DIALECT)
+def _load_dialect(module: str) -> ProviderApiDialect:
+    return cast("ProviderApiDialect", importlib.import_module(f"llmproxy.core.dialects.{module}").DIALECT)
 
 
-def find_dialect_codec(operation: str) -> Codec | None:
+def find_dialect_codec(operation: str) -> ModelAnswerCodec | None:
     row = _BY_OPERATION.get(operation)
     return None if row is None else _load_dialect(row.module).codecs[operation]
 
 
-def find_stream_end_codec(operation: str) -> Codec | None:
+def find_stream_end_codec(operation: str) -> ModelAnswerCodec | None:
     above = None if (found := find_dialect_codec(operation)) else find_dialect_codec(operation.partition("/")[0])
     return found or (above if above and above.below else None)
 
 
-def get_codec_or_default(operation: str) -> Codec:
+def get_codec_or_default(operation: str) -> ModelAnswerCodec:
     """Return the codec of an operation; if the operation contains ids, the codec of the part before them."""
     found = find_dialect_codec(operation) or find_dialect_codec(operation.partition("/")[0])
     return found or _load_dialect(ROWS[0].module).codecs[ROWS[0].operations[0]]
 
 
-def get_dialect(family: Family) -> Dialect:
+def get_dialect(family: Family) -> ProviderApiDialect:
     return _load_dialect(_BY_FAMILY[family].module)
 
 

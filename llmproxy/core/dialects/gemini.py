@@ -16,12 +16,12 @@ from llmproxy.core.dialects.answer_writing import (
 )
 from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
-    Codec,
-    Dialect,
     DialectComposer,
     InjectedErrorParameters,
     Json,
-    RequestForAnswerWriter,
+    ModelAnswerCodec,
+    ParsedRequestToAnswer,
+    ProviderApiDialect,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
@@ -129,7 +129,7 @@ def _build_error(status: int, message: str, name: str = "") -> Json:
     return {"error": {"code": status, "message": message, "status": name}}
 
 
-def _write_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Headers, list[bytes]]:
     answer = _build_answer(said)
     if not wanted.stream:
         return WHOLE, [dump_json(answer)]
@@ -171,9 +171,9 @@ def _build_provider_error(status: int, asked: InjectedErrorParameters) -> tuple[
     return failed, ()
 
 
-DIALECT = Dialect(
+DIALECT = ProviderApiDialect(
     {
-        "generateContent": Codec(
+        "generateContent": ModelAnswerCodec(
             _add_candidates, finishes=_holds_finish_reason, write=_write_answer, text_whole=False, text_streamed=False,
             layout=BodyLayout(("contents",), ("systemInstruction", "system_instruction"), wrapper="request"),
         )

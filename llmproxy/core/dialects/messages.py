@@ -234,18 +234,18 @@ class Draft:
         return Message(self.role, text, calls, reasoning=reasoning, beside=beside, unknown=tuple(unknown))
 
 
-def to_text(content: object, depth: int = 0) -> str:
+def extract_content_text(content: object, depth: int = 0) -> str:
     if isinstance(content, str):
         return content
     if depth > _DEPTH:
         return ""
     if isinstance(content, list):
-        return "\n".join(text for part in content if (text := to_text(part, depth + 1)))
+        return "\n".join(text for part in content if (text := extract_content_text(part, depth + 1)))
     block = as_dict(content)
     for name in ("text", "refusal", "content", "parts", "output", "result"):
         if name in block and block[name] is not None:
             value = block[name]
-            return to_text(value, depth + 1) if isinstance(value, (str, list, dict)) else as_json(value)
+            return extract_content_text(value, depth + 1) if isinstance(value, (str, list, dict)) else as_json(value)
     if "json" in block:
         return as_json(block["json"])
     kind = as_str(block.get("type")) or next(iter(block), "")
@@ -260,7 +260,7 @@ def _read_thought(block: dict[str, Any]) -> str:
     inner = as_dict(as_dict(block.get("reasoningContent")).get("reasoningText"))
     parts = block.get("thinking") or inner.get("text") or block.get("text")
     parts = parts or block.get("summary") or block.get("content")
-    return to_text(parts) if parts else ""
+    return extract_content_text(parts) if parts else ""
 
 
 _TYPED = {**ITEMS, **BLOCKS}
@@ -268,7 +268,7 @@ _REPEATED = frozenset({"server_tool_use", "mcp_tool_use", "mcp_call"})
 """Calls of the provider's own tools that histories repeat like the agent's."""
 
 
-def get_tool_call_block_format(block: dict[str, Any]) -> Asks | None:
+def find_tool_call_format_of_block(block: dict[str, Any]) -> Asks | None:
     return _TYPED.get(as_str(block.get("type")))
 
 
@@ -278,7 +278,7 @@ def is_hosted_tool_call(block: dict[str, Any], asks: Asks) -> bool:
 
 def read_tool_call_block(block: dict[str, Any]) -> tuple[object, object, object] | None:
     """Return id, name and arguments of a block that is a tool call, as histories have them."""
-    asks = get_tool_call_block_format(block)
+    asks = find_tool_call_format_of_block(block)
     if asks is not None and (not asks.hosted or block["type"] in _REPEATED):
         return block.get("call_id") or block.get("id"), asks.read_tool_name(block), asks.read_call_arguments(block)
     if isinstance(block.get("toolUse"), dict):
@@ -294,12 +294,16 @@ def read_tool_call_block(block: dict[str, Any]) -> tuple[object, object, object]
 def read_tool_result_block(block: dict[str, Any]) -> Message | None:
     kind = as_str(block.get("type"))
     if kind.endswith("tool_result"):
-        return Message("tool", to_text(block.get("content")), tool_call_id=_as_id(block.get("tool_use_id")))
+        return Message(
+            "tool", extract_content_text(block.get("content")), tool_call_id=_as_id(block.get("tool_use_id"))
+        )
     if kind.endswith("_call_output"):
-        return Message("tool", to_text(block.get("output")), tool_call_id=_as_id(block.get("call_id")))
+        return Message("tool", extract_content_text(block.get("output")), tool_call_id=_as_id(block.get("call_id")))
     if isinstance(block.get("toolResult"), dict):
         result = block["toolResult"]
-        return Message("tool", to_text(result.get("content")), tool_call_id=_as_id(result.get("toolUseId")))
+        return Message(
+            "tool", extract_content_text(result.get("content")), tool_call_id=_as_id(result.get("toolUseId"))
+        )
     for name in ("functionResponse", "function_response"):
         if isinstance(block.get(name), dict):
             result = block[name]
@@ -316,7 +320,7 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
         block = as_dict(part)
         call, result = read_tool_call_block(block), read_tool_result_block(block)
         if call is not None:
-            asks = get_tool_call_block_format(block)
+            asks = find_tool_call_format_of_block(block)
             by_type = as_dict(block.get("toolUse")).get("type") is not None
             hosted = by_type if asks is None else is_hosted_tool_call(block, asks)
             draft.add_call(len(draft.calls), call[0], call[1], as_json(call[2]), hosted=hosted)
@@ -325,7 +329,7 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
         elif is_thought_block(block):
             draft.add_reasoning(_read_thought(block))
         elif part is not None:
-            texts.append(to_text(part))
+            texts.append(extract_content_text(part))
     if texts:
         draft.add_text("\n".join(text for text in texts if text))
     return results

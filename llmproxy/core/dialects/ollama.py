@@ -7,11 +7,11 @@ from typing import Any
 from llmproxy.core.dialects.answer_writing import LINES, WHOLE, dump_json, parse_arguments
 from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
-    Codec,
-    Dialect,
     InjectedErrorParameters,
     Json,
-    RequestForAnswerWriter,
+    ModelAnswerCodec,
+    ParsedRequestToAnswer,
+    ProviderApiDialect,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import Draft, add_tool_calls_to_answer_draft, as_dict
@@ -26,7 +26,7 @@ def _add_message(draft: Draft, value: dict[str, Any]) -> None:
     draft.add_text(value.get("response"))
 
 
-def _write_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Headers, list[bytes]]:
     head = {"model": said.model, "created_at": "1970-01-01T00:00:00Z"}
     calls = [
         {"function": {"name": call.name, "arguments": parse_arguments(call.arguments)}}
@@ -51,12 +51,14 @@ def _is_done(value: Json) -> bool:
     return value.get("done") is True
 
 
-_TASK = Codec(_add_message, lambda value: value.get("status") == "success")
+_TASK = ModelAnswerCodec(_add_message, lambda value: value.get("status") == "success")
 
-DIALECT = Dialect(
+DIALECT = ProviderApiDialect(
     {
-        "api.chat": Codec(_add_message, _is_done, write=_write_answer, text_whole=False, text_streamed=False),
-        "api.generate": Codec(_add_message, _is_done, layout=BodyLayout(("prompt",), ("system",))),
+        "api.chat": ModelAnswerCodec(
+            _add_message, _is_done, write=_write_answer, text_whole=False, text_streamed=False
+        ),
+        "api.generate": ModelAnswerCodec(_add_message, _is_done, layout=BodyLayout(("prompt",), ("system",))),
         **dict.fromkeys(("api.pull", "api.push", "api.create"), _TASK),
     },
     lambda _status, _code, message: ((), {"error": message}),  # of an object, JavaScript shows "[object Object]"

@@ -10,12 +10,12 @@ from llmproxy.core.dialects import messages
 from llmproxy.core.dialects.answer_writing import SSE, WHOLE, build_event_type_predicate, drop_none, dump_json, sse
 from llmproxy.core.dialects.dialect_table import (
     BodyLayout,
-    Codec,
-    Dialect,
     DialectComposer,
     InjectedErrorParameters,
     Json,
-    RequestForAnswerWriter,
+    ModelAnswerCodec,
+    ParsedRequestToAnswer,
+    ProviderApiDialect,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
@@ -118,7 +118,7 @@ def _build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     return [*events, chunk({}, said.why), ("", "[DONE]")]
 
 
-def _write_answer(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
         return WHOLE, [dump_json(_build_answer(said))]
     events = _build_stream_events(said)
@@ -151,13 +151,13 @@ def build_openai_error_body(status: int, asked: InjectedErrorParameters) -> tupl
     return {"error": {"message": text, "type": kind, "param": None, "code": code}}, headers
 
 
-def build_error_event(_number: int) -> tuple[str, Json]:
+def build_openai_stream_error_event(_number: int) -> tuple[str, Json]:
     return "", {"error": {"message": FAILED, "type": "server_error", "param": None, "code": None}}
 
 
 _LAYOUT = BodyLayout(tools=("tools", "functions"))
 _PROMPT = BodyLayout(("prompt", "inputs"))
-_CHAT = Codec(decode_chat_completion, done=True, write=_write_answer, layout=_LAYOUT)
+_CHAT = ModelAnswerCodec(decode_chat_completion, done=True, write=_write_answer, layout=_LAYOUT)
 
 
 # -- Responses, Realtime, threads: reading an answer
@@ -193,7 +193,7 @@ def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: ob
         draft.unknown[kind or "an item without a type"] = None
         return
     draft.add_result(messages.read_tool_result_block(item))
-    if (asks := messages.get_tool_call_block_format(item)) is None:
+    if (asks := messages.find_tool_call_format_of_block(item)) is None:
         return
     name = asks.read_tool_name(item)
     call_id = item.get("call_id") or item.get("id")
@@ -230,7 +230,7 @@ def _add_assistant_message_delta(draft: Draft, value: dict[str, Any]) -> None:
             draft.add_text(as_dict(as_dict(part).get("text")).get("value"))
 
 
-def _write_response(said: SpokenTurn, wanted: RequestForAnswerWriter) -> tuple[Headers, list[bytes]]:
+def _write_response(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Headers, list[bytes]]:
     final = _build_response(said, wanted.request)
     if said.finish in _INCOMPLETE:
         final |= {"status": "incomplete", "incomplete_details": {"reason": _INCOMPLETE[said.finish]}}
@@ -306,23 +306,25 @@ def _build_item_events(index: int, item: Json) -> list[tuple[str, Json]]:
 
 
 _ERROR: Json = {"type": "error", "code": "server_error", "message": FAILED, "param": None}
-_THREAD = Codec(
+_THREAD = ModelAnswerCodec(
     _add_assistant_message_delta, done=True, below=True, layout=BodyLayout(("messages", "content"), ("instructions",))
 )
 
-DIALECT = Dialect(
+DIALECT = ProviderApiDialect(
     {
         **dict.fromkeys(("chat.completions", "fim.completions", "agents.completions"), _CHAT),
-        "completions": Codec(decode_chat_completion, done=True, layout=_PROMPT),
-        "writer.chat": Codec(decode_chat_completion, write=_write_answer, layout=_LAYOUT),
-        "writer.completions": Codec(_read_writer_completion, layout=_PROMPT),
-        "generate": Codec(decode_chat_completion, layout=_PROMPT),
-        "images.generations": Codec(
+        "completions": ModelAnswerCodec(decode_chat_completion, done=True, layout=_PROMPT),
+        "writer.chat": ModelAnswerCodec(decode_chat_completion, write=_write_answer, layout=_LAYOUT),
+        "writer.completions": ModelAnswerCodec(_read_writer_completion, layout=_PROMPT),
+        "generate": ModelAnswerCodec(decode_chat_completion, layout=_PROMPT),
+        "images.generations": ModelAnswerCodec(
             decode_chat_completion, build_event_type_predicate("image_generation.completed"), layout=_PROMPT
         ),
-        "images.edits": Codec(decode_chat_completion, build_event_type_predicate("image_edit.completed")),
-        "audio.transcriptions": Codec(decode_chat_completion, build_event_type_predicate("transcript.text.done")),
-        "responses": Codec(
+        "images.edits": ModelAnswerCodec(decode_chat_completion, build_event_type_predicate("image_edit.completed")),
+        "audio.transcriptions": ModelAnswerCodec(
+            decode_chat_completion, build_event_type_predicate("transcript.text.done")
+        ),
+        "responses": ModelAnswerCodec(
             _add_response,
             build_event_type_predicate(
                 "response.completed", "response.incomplete", "response.failed", "response.cancelled"
@@ -330,11 +332,11 @@ DIALECT = Dialect(
             below=True, write=_write_response, layout=BodyLayout(("input",), ("instructions",)),
             error_event=lambda number: ("error", _ERROR | {"sequence_number": number}),
         ),
-        "realtime": Codec(_add_realtime),
+        "realtime": ModelAnswerCodec(_add_realtime),
         "threads": _THREAD,
         "threads.runs": replace(_THREAD, makes_ids=True),
     },
-    write_error, build_openai_error_body, build_error_event, reasoning_apart=True,
+    write_error, build_openai_error_body, build_openai_stream_error_event, reasoning_apart=True,
     speaker=DialectComposer(
         _build_request, _build_answer, _build_stream_events,
         lambda error, _status: {"error": {"message": "", "type": None, "param": None, "code": None} | error},

@@ -53,7 +53,7 @@ _MARK = late(rb'["\[\]{}]')
 _STRING_HERE = late(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
 
 
-def is_long_body(body: bytes) -> bool:
+def is_body_too_big_to_parse_whole(body: bytes) -> bool:
     return len(body) > LONG or (len(body) > _SURELY_SHORT and estimate_parsed_size(body) > MOST_WEIGHT)
 
 
@@ -231,7 +231,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ServerSentEvent:
     """One server-sent event: its name if it has one, and its data lines joined by newlines."""
 
     event: str | None
@@ -249,14 +249,14 @@ class SSEParser:
         self._event: str | None = None
         self._data: bytearray | None = None
 
-    def parse_bytes(self, data: bytes) -> list[Event]:
+    def parse_bytes(self, data: bytes) -> list[ServerSentEvent]:
         """Parse the next bytes, cut anywhere, and return the events that they complete."""
         if not data:
             return []
         if self._skip_lf and data.startswith(b"\n"):
             data = data[1:]
         self._skip_lf = data.endswith(b"\r") if data else False
-        events: list[Event] = []
+        events: list[ServerSentEvent] = []
         start = 0
         for end in _LINE_END.finditer(data):
             self._partial += data[start : end.start()]
@@ -266,10 +266,10 @@ class SSEParser:
         self._partial += data[start:]
         return events
 
-    def flush_last_event(self) -> list[Event]:
+    def flush_last_event(self) -> list[ServerSentEvent]:
         return [*self.parse_bytes(b"\n"), *self.parse_bytes(b"\n")] if self._partial or self._data is not None else []
 
-    def _parse_line(self, line: bytearray, events: list[Event]) -> None:
+    def _parse_line(self, line: bytearray, events: list[ServerSentEvent]) -> None:
         if self._first:
             self._first = False
             if line.startswith(_BOM):
@@ -278,7 +278,7 @@ class SSEParser:
             if self._data is not None:
                 is_too_long = self._is_short and len(self._data) > LONG
                 data = shorten_json_strings_and_lists(self._data) if is_too_long else self._data
-                events.append(Event(self._event, data.decode("utf-8", "replace")))
+                events.append(ServerSentEvent(self._event, data.decode("utf-8", "replace")))
             self._event = self._data = None
             return
         if line.startswith(b"data:"):
@@ -343,7 +343,7 @@ MOST_REMEMBERED = 32
 
 def parse_events_cached(content_type: str, body: bytes) -> Iterable[object]:
     """Return `list_stream_events` (of long bodies `iter_stream_events`), cached by thread; never change the values."""
-    if is_long_body(body):
+    if is_body_too_big_to_parse_whole(body):
         return iter_stream_events(content_type, body)
     known: dict[tuple[str, bytes], tuple[int, list[object]]] = _remembered.__dict__.setdefault("known", {})
     if (found := known.get((content_type, body))) is None:
@@ -354,7 +354,9 @@ def parse_events_cached(content_type: str, body: bytes) -> Iterable[object]:
 
 
 def _read_shortened(document: bytes) -> Any:
-    return parse_json(shorten_json_strings_and_lists(document) if is_long_body(document) else document)
+    return parse_json(
+        shorten_json_strings_and_lists(document) if is_body_too_big_to_parse_whole(document) else document
+    )
 
 
 def iter_stream_events(content_type: str, body: bytes, *, shortened: bool = True) -> Iterator[object]:
@@ -371,7 +373,7 @@ def iter_stream_events(content_type: str, body: bytes, *, shortened: bool = True
     elif kind == "aws":
         values = _aws_events(body, read)
     elif kind == "array":
-        whole = None if shortened and is_long_body(body) else parse_json(body)
+        whole = None if shortened and is_body_too_big_to_parse_whole(body) else parse_json(body)
         values = whole if isinstance(whole, list) else map(read, split_json_array(body))
     else:
         values = [read(body)]
@@ -385,14 +387,14 @@ def _iterate_lines(body: bytes) -> Iterator[bytes]:
         yield from line.splitlines()
 
 
-def _iter_sse_events(body: bytes, *, short: bool = True) -> Iterator[Event]:
+def _iter_sse_events(body: bytes, *, short: bool = True) -> Iterator[ServerSentEvent]:
     parser, view = SSEParser(short=short), memoryview(body)
     for at in range(0, len(body), _TAIL):
         yield from parser.parse_bytes(bytes(view[at : at + _TAIL]))
     yield from parser.flush_last_event()
 
 
-def keep_first_megabyte(content_type: str, body: bytes) -> bytes:
+def cut_streamed_body_to_megabyte(content_type: str, body: bytes) -> bytes:
     return body[:BEGINNING] if detect_framing(content_type, body) in ("sse", "ndjson", "aws") else body
 
 
@@ -408,7 +410,7 @@ def _is_error_event(value: object) -> bool:
     return bool(value.get("error")) or value.get("type") == "error" or "exception" in value
 
 
-def _parse_last_sse(body: bytes) -> list[Event]:
+def _parse_last_sse(body: bytes) -> list[ServerSentEvent]:
     if len(body) > _TAIL and b"\r" not in body and _BOM not in body:  # then an empty line is a border of events
         tail = list(_iter_sse_events(body[body.find(b"\n\n", len(body) - _TAIL) :]))
         if len(tail) >= _LOOK_BACK:
@@ -481,7 +483,7 @@ def classify_response_ending(
 _DATA = re.compile(rb"^data:[ ]?(?P<data>[^\r\n]*)", re.MULTILINE)
 
 
-class JsonBodyPart(NamedTuple):
+class JsonValueSpanInBody(NamedTuple):
     start: int
     end: int
     value: Any
@@ -494,7 +496,7 @@ class ByteReplacement(NamedTuple):
     data: bytes
 
 
-def list_json_body_parts(content_type: str, body: bytes) -> list[JsonBodyPart]:
+def split_body_into_json_values(content_type: str, body: bytes) -> list[JsonValueSpanInBody]:
     """Return the replaceable JSON values of a body, in order. Raises ValueError for a damaged binary stream."""
     kind = detect_framing(content_type, body)
     if kind == "sse":
@@ -509,12 +511,12 @@ def list_json_body_parts(content_type: str, body: bytes) -> list[JsonBodyPart]:
     return [whole]  # also a stream in one array: splitting it has no benefit
 
 
-def _json_part(body: bytes, start: int, end: int) -> JsonBodyPart | None:
+def _json_part(body: bytes, start: int, end: int) -> JsonValueSpanInBody | None:
     data = body[start:end]
     value = parse_json(data)
     if not isinstance(value, (dict, list)):
         return None
-    return JsonBodyPart(start, end, value, lambda new: write_json_like(new, like=data))
+    return JsonValueSpanInBody(start, end, value, lambda new: write_json_like(new, like=data))
 
 
 def write_json_like(value: object, *, like: bytes) -> bytes:
@@ -526,7 +528,7 @@ def write_json_like(value: object, *, like: bytes) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _list_ndjson_parts(body: bytes) -> Iterator[JsonBodyPart]:
+def _list_ndjson_parts(body: bytes) -> Iterator[JsonValueSpanInBody]:
     at = 0
     for line in body.splitlines(keepends=True):
         stripped = line.rstrip(b"\r\n")
@@ -535,7 +537,7 @@ def _list_ndjson_parts(body: bytes) -> Iterator[JsonBodyPart]:
         at += len(line)
 
 
-def _list_aws_event_frames(body: bytes) -> Iterator[JsonBodyPart]:
+def _list_aws_event_frames(body: bytes) -> Iterator[JsonValueSpanInBody]:
     at = 0
     for headers, payload in iter_aws_event_frames(body):
         total, header_length = struct.unpack_from(">II", body, at)
@@ -546,7 +548,9 @@ def _list_aws_event_frames(body: bytes) -> Iterator[JsonBodyPart]:
         at += total
 
 
-def _parse_frame_to_editable_part(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> JsonBodyPart | None:
+def _parse_frame_to_editable_part(
+    kind: str, raw: bytes, payload: bytes, start: int, end: int
+) -> JsonValueSpanInBody | None:
     try:
         value = json.loads(payload)
         inner = json.loads(base64.b64decode(value["bytes"])) if kind == "chunk" else None
@@ -561,7 +565,7 @@ def _parse_frame_to_editable_part(kind: str, raw: bytes, payload: bytes, start: 
             new = next(iter(new.values()))  # the event's type is in the headers
         return write_aws_frame(raw, write_json_like(new, like=payload))
 
-    return JsonBodyPart(start, end, {kind: value} if inner is None else inner, write)
+    return JsonValueSpanInBody(start, end, {kind: value} if inner is None else inner, write)
 
 
 def apply_edits_to_chunks(chunks: Sequence[Chunk], edits: Sequence[ByteReplacement]) -> tuple[Chunk, ...]:

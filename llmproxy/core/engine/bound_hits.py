@@ -19,33 +19,33 @@ from llmproxy.calls_and_totals import Call
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
+    MisfitReason,
     Mismatch,
-    MismatchKind,
     RunVariable,
     VolatileField,
     build_value_independent_key,
-    derive_fields_from_variable,
+    build_volatile_fields_for_capture,
     dump_run_variables,
     match_request_values,
     rewrite_exact_hit_answer,
 )
 from llmproxy.core.bindings.leaf_pairs import ON_TRIAL
-from llmproxy.core.bindings.request_comparison import rewrite_message_with_bindings, rewrite_recorded_request
+from llmproxy.core.bindings.request_comparison import fill_in_present_values, rewrite_chat_message_with_bindings
 from llmproxy.core.bindings.session_bindings import (
     BoundAnswer,
     FieldLearningResults,
     SessionBindings,
     read_last_user_text,
 )
-from llmproxy.core.bindings.volatile_field_definitions import list_builtin_fields
-from llmproxy.core.bindings.volatile_learning import learn_volatile_fields, rewrite_recorded_request_for_miss
+from llmproxy.core.bindings.volatile_field_definitions import load_builtin_volatile_fields
+from llmproxy.core.bindings.volatile_learning import infer_volatile_fields_from_pair, rewrite_recorded_request_for_miss
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.request_stages import list_playable
+from llmproxy.core.engine.request_stages import list_replayable_recordings
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.misses.nearest_recording import CandidateRewrittenForRun, RunValueRewriter, find_messages_member
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange
-from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
+from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.bodies import ByteLimitedCache
 from llmproxy.core.store.queries import (
@@ -55,14 +55,14 @@ from llmproxy.core.store.queries import (
     read_volatile_fields,
     save_cassette_volatile_fields,
 )
-from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import dump
 from llmproxy.core.traffic.interaction import Interaction, Key, Response
 from llmproxy.core.traffic.json_diff import Difference, differ_only_in_numbers, format_clipped_json
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import BOUND_HEADER, OFFLINE, BindableValues, Channel, Decision, ReplayScope
+from llmproxy.protocol import BOUND_HEADER, OFFLINE, BindingPolicy, Channel, Decision, ReplayablePolicy
 
 REMEMBERED_KEYS = 100_000
 """Bound keys of recordings; about 150 bytes each."""
@@ -89,7 +89,7 @@ _Index = dict[str, dict[Key, list[int]]]
 @dataclass(frozen=True, slots=True)
 class BoundRecording:
     key: Key
-    slots: tuple[KeyedRecording, ...]
+    slots: tuple[RecordingHead, ...]
     fit: Fit
     table: Bindings
 
@@ -172,7 +172,7 @@ class RecordedRequestCache:
         known = read_volatile_fields(store, session.cassette)
         ids = sorted(session.served)[-_LOOKED_AT:]
         trees = [made.tree for id_ in ids if (made := self.load_canonical(store, id_)) is not None]
-        found = [slot for each in run_variables for slot in derive_fields_from_variable(trees, each)]
+        found = [slot for each in run_variables for slot in build_volatile_fields_for_capture(trees, each)]
         places = {(slot.tool, slot.at, slot.before) for slot in known}
         new = [slot for slot in dict.fromkeys(found) if (slot.tool, slot.at, slot.before) not in places]
         if new:
@@ -196,7 +196,7 @@ class _RecordingRestater(RunValueRewriter):
             return said[n]
         which = table, id(said[n])
         if which not in self._messages:
-            self._messages[which] = said[n], rewrite_message_with_bindings(table, member, said[n])
+            self._messages[which] = said[n], rewrite_chat_message_with_bindings(table, member, said[n])
         return self._messages[which][1]
 
     def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:
@@ -210,14 +210,14 @@ class _RecordingRestater(RunValueRewriter):
     def _restate_tree(self, id_: int, recorded: Canonical, table: Bindings) -> object:
         member, said = find_messages_member(recorded.tree)
         if not isinstance(recorded.tree, dict) or not isinstance(recorded.tree.get(member), list):
-            return rewrite_recorded_request(table, recorded.tree)
-        rest = rewrite_recorded_request(table, {**recorded.tree, member: []})
+            return fill_in_present_values(table, recorded.tree)
+        rest = fill_in_present_values(table, {**recorded.tree, member: []})
         messages = [self.restate_message(id_, recorded, n) for n in range(len(said))]
         return {**rest, member: messages} if isinstance(rest, dict) else rest
 
     def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateRewrittenForRun:
         table, bound, wanted = self._build_recording_bindings(id_), self._bound, self._wanted
-        if not table or bound.scope is not BindableValues.ALL or len(wanted.body) > RESTATED:
+        if not table or bound.scope is not BindingPolicy.ALL or len(wanted.body) > RESTATED:
             return CandidateRewrittenForRun(whole)
         said = rewrite_recorded_request_for_miss(table, recorded.tree, wanted.tree, bound.known)
         if said.tree is None or said.tree == wanted.tree:
@@ -241,7 +241,7 @@ class _UnboundReason:
     """JSON path of the different value, if that is the only reason."""
 
 
-class BindingInterceptor(Interceptor[Exchange]):
+class BindingInterceptor(SessionCallInterceptor[Exchange]):
     def __init__(self, parts: EngineParts, requests: RecordedRequestCache, bound: SessionBindings) -> None:
         self._parts, self._requests, self.bound = parts, requests, bound
         self._said: tuple[str, int, str] = ("", 0, "")
@@ -313,7 +313,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     def _find_fitting_recording(self, call: Exchange, store: Store, found: Lookup) -> BoundRecording | None:
         """Return the recording that fits a request without its own. Otherwise `_UnboundReason` states why none does."""
         session, bound, compared = call.session, self.bound, _UnboundReason()
-        if session.policy.plays is ReplayScope.NOTHING or call.route.row.not_llm:
+        if session.policy.plays is ReplayablePolicy.NOTHING or call.route.row.not_llm:
             return None
         call.state.put(compared)
         wanted = found.canonical()
@@ -330,10 +330,10 @@ class BindingInterceptor(Interceptor[Exchange]):
             if isinstance(result, Mismatch):
                 if not compared.why:
                     compared.why = f"recording #{id_}, bound: {result}"
-                    compared.at = result.path if result.why is MismatchKind.DIFFERENT else ""
+                    compared.at = result.path if result.why is MisfitReason.DIFFERENT else ""
                 continue
             slots = store.find_keyed(session.cassette, session.sample, call.party, key)
-            if list_playable(session.policy, slots):
+            if list_replayable_recordings(session.policy, slots):
                 fitting.append(BoundRecording(key, slots, result, table))
         if not fitting and bound.trial is not None:
             return self._learn_from_miss(call, store, wanted, bound.trial)
@@ -345,11 +345,11 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     def _suggest_volatile_fields(self, call: Exchange, store: Store, wanted: Canonical) -> str:
         session, bound = call.session, self.bound
-        if bound.scope is not BindableValues.ALL:
+        if bound.scope is not BindingPolicy.ALL:
             return ""
         for _, id_, recorded in islice(self._iter_unserved(call, store, wanted), _MOST_ADVISED):
             table = bound.build_bindings(self._requests.declared_of(store, id_))
-            lessons = learn_volatile_fields(table, recorded.tree, wanted.tree, bound.known)
+            lessons = infer_volatile_fields_from_pair(table, recorded.tree, wanted.tree, bound.known)
             if not isinstance(lessons, Mismatch) and lessons:
                 values = (f"{each.field.name} {each.recorded} -> {each.present}" for each in lessons)
                 named = name_some(values, shown=_MOST_ADVISED)
@@ -368,7 +368,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             table = bound.build_bindings(self._requests.declared_of(store, id_))
             if outside and typed is not None and not bound.may_match_last_user_text(id_, recorded, table, typed):
                 continue
-            lessons = learn_volatile_fields(table, recorded.tree, wanted.tree, bound.known)
+            lessons = infer_volatile_fields_from_pair(table, recorded.tree, wanted.tree, bound.known)
             if isinstance(lessons, Mismatch):
                 outside.append((id_, lessons))
             else:
@@ -381,7 +381,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         table = bound.build_bindings(self._requests.declared_of(store, id_))
         result = match_request_values(table, recorded.tree, wanted.tree, bound.known)
         slots = store.find_keyed(session.cassette, session.sample, call.party, key)
-        if isinstance(result, Mismatch) or not list_playable(session.policy, slots):
+        if isinstance(result, Mismatch) or not list_replayable_recordings(session.policy, slots):
             return None
         trial.served += 1
         call.state.drop(_UnboundReason)
@@ -431,11 +431,11 @@ class BindingInterceptor(Interceptor[Exchange]):
         at = next((n for n, (_, key, occurrence) in enumerate(order) if key == last and occurrence == nth), None)
         return order[at + 1][1] if at is not None and at + 1 < len(order) else None
 
-    def _write_bound_answer(self, store: Store, found: BoundRecording, slot: KeyedRecording) -> BoundAnswer | Mismatch:
+    def _write_bound_answer(self, store: Store, found: BoundRecording, slot: RecordingHead) -> BoundAnswer | Mismatch:
         return self.bound.build_answer(found.table, found.fit, store.response(slot.id))
 
     def _rewrite_exact_hit_answer(
-        self, call: Exchange, store: Store, slot: KeyedRecording, found: Lookup
+        self, call: Exchange, store: Store, slot: RecordingHead, found: Lookup
     ) -> BoundAnswer | Mismatch | None:
         """Return an exact hit's rewritten answer if it has a recorded folder or tool value that the request lacks."""
         bound = self.bound
@@ -468,9 +468,9 @@ class BindingFeature(Feature):
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> BindingInterceptor | None:
         """Return one if the cassette has volatile fields, variables are declared, or the scope is not the proxy's."""
         ours, variables = self.parts.state.config.bind, tuple(asked.get("run_variables") or ())
-        scope: BindableValues = asked.get("bind") or ours
-        fields = self._list_fields(session) if scope in {BindableValues.ALL, ours} else ()
-        if not variables and scope is ours and not (fields and scope is BindableValues.ALL):
+        scope: BindingPolicy = asked.get("bind") or ours
+        fields = self._list_fields(session) if scope in {BindingPolicy.ALL, ours} else ()
+        if not variables and scope is ours and not (fields and scope is BindingPolicy.ALL):
             return None
         made = self._build_interceptor(scope, fields)
         made.bound.declare_variables(variables)
@@ -480,8 +480,8 @@ class BindingFeature(Feature):
         store = self.parts.state.sessions.store(session.settings.mode)
         return read_volatile_fields(store, session.cassette) if store is not None else ()
 
-    def _build_interceptor(self, scope: BindableValues, fields: Sequence[VolatileField]) -> BindingInterceptor:
-        bound = SessionBindings(scope, fields=(*fields, *list_builtin_fields()))
+    def _build_interceptor(self, scope: BindingPolicy, fields: Sequence[VolatileField]) -> BindingInterceptor:
+        bound = SessionBindings(scope, fields=(*fields, *load_builtin_volatile_fields()))
         return BindingInterceptor(self.parts, self.requests, bound)
 
     def _get_or_create_bindings(self, session: Session) -> SessionBindings:
@@ -501,6 +501,6 @@ class BindingFeature(Feature):
         """Let a session learn from its misses. Raises RefusedError if it does not replay, or binds no fields."""
         if session.settings.mode not in OFFLINE:
             raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")
-        if (bound := self._get_or_create_bindings(session)).scope is not BindableValues.ALL:
+        if (bound := self._get_or_create_bindings(session)).scope is not BindingPolicy.ALL:
             raise RefusedError("llmproxy: what varies can be learned only with --bind all.")
         bound.trial = FieldLearningResults()

@@ -20,11 +20,11 @@ from llmproxy.core.bindings import (
     Bindings,
     Mismatch,
     deserialize_run_variables,
+    fill_in_present_values,
     find_volatile_matches,
+    mask_bound_values_in_tool_args,
     match_request_values,
     rewrite_answer,
-    rewrite_recorded_request,
-    write_arguments_with_placeholders,
 )
 from llmproxy.core.bindings.leaf_places import ToolInvocation
 from llmproxy.core.bindings.run_variables import PATHS
@@ -40,14 +40,14 @@ from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.bound_hits import BindingInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.forking import ForkState
-from llmproxy.core.engine.partly_live_sessions import LiveChannelInterceptor
+from llmproxy.core.engine.partly_live_sessions import MixedLiveReplayInterceptor
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import ClientProgram, parse_user_agent_client
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
+from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import (
     canonicalize_stored,
@@ -60,7 +60,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import dump, parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, header
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import CARRIED_HEADER, OFFLINE, THREAD_FIELD, Channel, Decision, Mode, ReplayScope
+from llmproxy.protocol import CARRIED_HEADER, OFFLINE, THREAD_FIELD, Channel, Decision, Mode, ReplayablePolicy
 
 _KEPT = 10_000
 """Maximum calls of a trial that are reported."""
@@ -91,7 +91,7 @@ class CarriedAnswerRunState:
     """Key of the request that was refused, by thread."""
 
 
-class CarriedAnswerInterceptor(Interceptor[Exchange]):
+class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
     def __init__(self, parts: EngineParts, accepted: Sequence[AcceptedChange], *, trial: bool, barred: str) -> None:
         self._parts, self._accepted, self._trial, self._barred = parts, accepted, trial, barred
         self._places: dict[str, tuple[object, RecordingsByPosition]] = {}
@@ -228,9 +228,9 @@ class CarriedAnswerInterceptor(Interceptor[Exchange]):
         forward = Bindings(then, now, scope=scope)
         if not forward.changed:
             return wanted, None
-        if rewrite_recorded_request(forward, wanted.tree) != wanted.tree:
+        if fill_in_present_values(forward, wanted.tree) != wanted.tree:
             return None
-        tree = rewrite_recorded_request(Bindings(now, then, scope=scope), wanted.tree)
+        tree = fill_in_present_values(Bindings(now, then, scope=scope), wanted.tree)
         return replace(wanted, tree=tree, body=dump(tree)), forward
 
     def _choose_by_place(
@@ -308,7 +308,7 @@ def list_recorded_model_calls(
             yield RecordedCall(id_, key, canonical, ids, _read_answer(each, canonical), client)
 
 
-def find_conflicting_recordings(
+def find_recordings_equated_by_change(
     store: Store, cassette: str, accepted: Sequence[AcceptedChange], rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[tuple[int, int]]:
     """Yield pairs of recordings with different answers to a request that accepted changes make equal: refused."""
@@ -335,7 +335,7 @@ def _rewrite_carried_answer(call: Exchange, looked: CarriedAnswerOutcome, respon
     if binding is None or bindings is None or looked.placed is None:
         return response
     recorded = looked.placed.recorded.canonical.tree
-    fit = match_request_values(bindings, recorded, rewrite_recorded_request(bindings, recorded), binding.bound.known)
+    fit = match_request_values(bindings, recorded, fill_in_present_values(bindings, recorded), binding.bound.known)
     return fit if isinstance(fit, Mismatch) else rewrite_answer(bindings, fit, response, binding.bound.known)
 
 
@@ -344,7 +344,7 @@ def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadV
         return None
     declared = [*binding.bound.declared.values()]
     bindings = bindings or Bindings(declared, declared, scope=binding.bound.scope)
-    bound = partial(write_arguments_with_placeholders, bindings)
+    bound = partial(mask_bound_values_in_tool_args, bindings)
 
     def read(tool: str, arguments: object, text: str) -> tuple[str, Sequence[str]]:
         found = find_volatile_matches(binding.bound.fields, ToolInvocation(tool, arguments), text, (), bound)
@@ -384,11 +384,13 @@ class AcceptedChangesFeature(Feature):
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> CarriedAnswerInterceptor | None:
         config, given = self.parts.state.config, asked.get("trial")
         trial = config.trial and session.settings.mode in OFFLINE if given is None else bool(given)
-        if session.policy.plays is ReplayScope.NOTHING:
+        if session.policy.plays is ReplayablePolicy.NOTHING:
             return None
         forking: ForkState | None = asked.get("forking")
         barred = (
-            "a session with live channels carries nothing" if session.find_interceptor(LiveChannelInterceptor) else ""
+            "a session with live channels carries nothing"
+            if session.find_interceptor(MixedLiveReplayInterceptor)
+            else ""
         )
         barred = "a session that may fork carries nothing" if forking is not None and forking.live else barred
         store = self.parts.state.sessions.store(session.settings.mode)

@@ -39,13 +39,13 @@ from llmproxy.calls_and_totals import Call
 from llmproxy.core.dialects.conversation import parse_answer_as_message
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.misses.explain import MissContext
-from llmproxy.core.providers.routing import changes_server_state
+from llmproxy.core.providers.routing import does_request_change_server_state
 from llmproxy.core.secrets.secret_kinds import SECRET_HEADER
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Interceptor, Lookup
+from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Lookup, SessionCallInterceptor
 from llmproxy.core.sessions.session import PartyKey, Session
 from llmproxy.core.store.queries import list_call_times
-from llmproxy.core.store.reader import KeyedRecording, is_complete_replayable_response
+from llmproxy.core.store.reader import RecordingHead, is_complete_replayable_response
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Interaction, header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
@@ -72,7 +72,7 @@ _MOST_READ, MOST_BYTES_READ = 400, 16 << 20
 """Maximum calls that are read, and bytes of their requests (0.2 s); above that, no times are corrected."""
 
 
-class RecordedCall(NamedTuple):
+class RecordedCallBeginAndEnd(NamedTuple):
     id: int
     began: float
     """Time when it was forwarded to its upstream, Unix seconds."""
@@ -98,7 +98,7 @@ class _RequestsTooLong(Exception):
     """The requests are too long to be read in full."""
 
 
-def infer_answer_read_times(calls: Sequence[RecordedCall], cites: _Cites) -> list[RecordedCall]:
+def infer_answer_read_times(calls: Sequence[RecordedCallBeginAndEnd], cites: _Cites) -> list[RecordedCallBeginAndEnd]:
     """Return the calls with the times when their ends were processed, in the order of their begins."""
     try:
         return _infer_receipt_times(calls, cites)
@@ -106,7 +106,7 @@ def infer_answer_read_times(calls: Sequence[RecordedCall], cites: _Cites) -> lis
         return list(calls)
 
 
-def _infer_receipt_times(calls: Sequence[RecordedCall], cites: _Cites) -> list[RecordedCall]:
+def _infer_receipt_times(calls: Sequence[RecordedCallBeginAndEnd], cites: _Cites) -> list[RecordedCallBeginAndEnd]:
     made = sorted(calls, key=attrgetter("began", "id"))
     begins = [each.began for each in made]
     ended = sorted(range(len(made)), key=lambda n: made[n].ended)
@@ -133,14 +133,16 @@ def _infer_receipt_times(calls: Sequence[RecordedCall], cites: _Cites) -> list[R
     return made
 
 
-def _is_first_citation_after(made: Sequence[RecordedCall], n: int, m: int, heard: Sequence[int], cites: _Cites) -> bool:
+def _is_first_citation_after(
+    made: Sequence[RecordedCallBeginAndEnd], n: int, m: int, heard: Sequence[int], cites: _Cites
+) -> bool:
     """Return whether the first request that cites answer `m` follows the n-th, and cites one of `heard`."""
     behind = (k for k in range(len(made)) if made[m].ended < made[k].began < made[n].began + 30 * _REACTION)
     first = next((k for k in behind if cites(made[k].id, made[m].id) >= 0), -1)
     return first > n and any(cites(made[first].id, made[each].id) >= 0 for each in heard)
 
 
-def _mark_joint_ends(made: list[RecordedCall], n: int, heard: Sequence[int], cites: _Cites) -> None:
+def _mark_joint_ends(made: list[RecordedCallBeginAndEnd], n: int, heard: Sequence[int], cites: _Cites) -> None:
     """Mark ends that a slow client processed together: it sends requests when some of them are there, not all.
 
     Its next request cites both. Another request that cites one of them also cites a later end of the same group.
@@ -156,7 +158,7 @@ def _mark_joint_ends(made: list[RecordedCall], n: int, heard: Sequence[int], cit
 
 
 def _reorder_close_ends(
-    made: list[RecordedCall], heard: Sequence[int], at: dict[int, int], begins: Sequence[float]
+    made: list[RecordedCallBeginAndEnd], heard: Sequence[int], at: dict[int, int], begins: Sequence[float]
 ) -> None:
     """Order ends that are close by where a request cites them; not if a request was sent between them."""
     runs: list[list[int]] = []
@@ -201,9 +203,9 @@ def _build_citation_pattern(made: Interaction) -> re.Pattern[bytes] | None:
     return re.compile(f"(?:{'|'.join(ways)}){border}".encode("utf-8", "surrogatepass")) if words else None
 
 
-def group_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
+def group_concurrent(calls: Iterable[RecordedCallBeginAndEnd]) -> list[list[RecordedCallBeginAndEnd]]:
     """Return all calls in groups connected by overlaps, in the order of their begins; empty if none overlap."""
-    groups: list[list[RecordedCall]] = []
+    groups: list[list[RecordedCallBeginAndEnd]] = []
     latest = -math.inf
     for each in sorted(calls, key=attrgetter("began", "id")):
         if each.began < latest:
@@ -214,11 +216,11 @@ def group_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
     return groups if any(len(group) > 1 for group in groups) else []
 
 
-def find_order_dependent_recordings(groups: Iterable[Sequence[RecordedCall]]) -> frozenset[int]:
+def find_order_dependent_recordings(groups: Iterable[Sequence[RecordedCallBeginAndEnd]]) -> frozenset[int]:
     """Return recordings that overlap a different answer to an equal request: only arrival order tells them apart."""
     found = set[int]()
     for group in groups:
-        equal: dict[tuple[str, str], list[RecordedCall]] = {}
+        equal: dict[tuple[str, str], list[RecordedCallBeginAndEnd]] = {}
         for each in group:
             others = [one for one in equal.get((each.party, each.key), ()) if one.ended > each.began]
             if beside := [one.id for one in others if one.answer != each.answer]:
@@ -229,7 +231,7 @@ def find_order_dependent_recordings(groups: Iterable[Sequence[RecordedCall]]) ->
 
 @dataclass(slots=True, eq=False)
 class _CallProgress:
-    call: RecordedCall
+    call: RecordedCallBeginAndEnd
     lead: float
     """Seconds that the recorded program took from the previous event to this request."""
     asked_at: float | None = None
@@ -249,7 +251,7 @@ class _ConcurrentGroup:
 
 @dataclass(slots=True)
 class EndOrderEnforcer:
-    calls: Sequence[Sequence[RecordedCall]]
+    calls: Sequence[Sequence[RecordedCallBeginAndEnd]]
     patience: float
     """Seconds to wait for an event without progress."""
     expired: int = 0
@@ -360,7 +362,7 @@ class _HeldAnswer(NamedTuple):
     client: ClientEnds = None
 
 
-class EndOrderInterceptor(Interceptor[Exchange]):
+class EndOrderInterceptor(SessionCallInterceptor[Exchange]):
     def __init__(self, parts: EngineParts, order: EndOrderEnforcer) -> None:
         self._clock, self._stores, self.order = parts.state.clock, parts.state.stores, order
         self._given = set[int]()
@@ -383,8 +385,8 @@ class EndOrderInterceptor(Interceptor[Exchange]):
         return decided._replace(recording=chosen)
 
     def _choose_recording_for_duplicate(
-        self, call: Exchange, chosen: KeyedRecording, recordings: Sequence[KeyedRecording]
-    ) -> tuple[KeyedRecording, bool]:
+        self, call: Exchange, chosen: RecordingHead, recordings: Sequence[RecordingHead]
+    ) -> tuple[RecordingHead, bool]:
         """Return the answer for one of several equal requests, and whether only arrival order chose it: the recording
         that followed the same request in its thread, else the next one.
         """
@@ -431,7 +433,7 @@ class EndOrderFeature(Feature):
     def on_replay_begin(self, session: Session, store: Store) -> None:
         if not (patience := self.parts.state.config.order_wait):
             return
-        calls = list(starmap(RecordedCall, list_call_times(store, session.cassette, session.sample)))
+        calls = list(starmap(RecordedCallBeginAndEnd, list_call_times(store, session.cassette, session.sample)))
         if group_concurrent(calls):
             calls = infer_answer_read_times(calls, build_answer_quote_finder(store))
             if groups := group_concurrent(calls):
@@ -445,7 +447,7 @@ def _identify_with_credentials(call: Exchange) -> tuple[PartyKey, tuple[str, ...
     return call.party_and_key, tuple(secret)
 
 
-class CoalesceInterceptor(Interceptor[Exchange]):
+class CoalesceInterceptor(SessionCallInterceptor[Exchange]):
     """Lets equal concurrent requests to models share one answer while it is recorded (`--coalesce`).
 
     Each keeps a recording of its own, so that a replay that sends them one after the other has one for each. An answer
@@ -464,7 +466,7 @@ class CoalesceInterceptor(Interceptor[Exchange]):
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         records = decided.decision is Decision.RECORD and call.method == "POST"
-        if records and not changes_server_state(call.route, "POST"):
+        if records and not does_request_change_server_state(call.route, "POST"):
             with self._lock:
                 crowd = self._open.setdefault(_identify_with_credentials(call), [])
                 crowd.append(call)
@@ -482,7 +484,7 @@ class CoalesceInterceptor(Interceptor[Exchange]):
         copies = [InteractionToStore(replace(made, occurrence=each.kept.occurrence)) for each in others]
         try:
             for other, stored in zip(others, store.add_interactions(copies) if copies else (), strict=True):
-                other.slot = KeyedRecording(stored, other.kept.occurrence, got.status, got.ending)
+                other.slot = RecordingHead(stored, other.kept.occurrence, got.status, got.ending)
                 other.decision, other.note = Decision.REPLAY, "shares the answer to the same request at the same time"
         finally:  # if it could not be stored, each waiter sends its own request
             for other in others:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from llmproxy.core.changes.accepted_changes import digest_removed_call_key
+from llmproxy.core.changes.accepted_changes import digest_key_of_call_not_made
 from llmproxy.core.engine.auxiliary_call_stubs import StubFeature
 from llmproxy.core.engine.bound_hits import BindingFeature
 from llmproxy.core.engine.carried_answers import AcceptedChangesFeature
@@ -23,8 +23,12 @@ from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.forking import ForkFeature
 from llmproxy.core.engine.mcp_playback import McpPlaybackFeature
-from llmproxy.core.engine.partly_live_sessions import PartlyLiveSessionsFeature
-from llmproxy.core.engine.recording_and_accounting import CallAccounting, InteractionBuilder, RecordingStoreWriter
+from llmproxy.core.engine.partly_live_sessions import SessionFeatureMixingLiveAndReplay
+from llmproxy.core.engine.recording_and_accounting import (
+    CallAccounting,
+    InteractionFromExchangeBuilder,
+    RecordingStoreWriter,
+)
 from llmproxy.core.engine.recording_replacement import (
     AbandonedRecordingFeature,
     BudgetFeature,
@@ -36,7 +40,7 @@ from llmproxy.core.engine.request_stages import AnswerPlanner, MissExplainer, Re
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange
-from llmproxy.core.sessions.journal import ChangeTrialStore, Journal
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter, ChangedAgentTrialResultWriter
 from llmproxy.core.sessions.session import Session, Sessions, SessionSettings, split_sample_name
 from llmproxy.core.store.queries import count_unused, list_key_digests_allowed_unused
 from llmproxy.core.store.row_conversion import StoredCallSummary
@@ -46,7 +50,7 @@ from llmproxy.protocol import OFFLINE
 
 FEATURES: tuple[type[Feature], ...] = (
     StubFeature,  # before all others: they ignore auxiliary calls
-    PartlyLiveSessionsFeature,  # before lookups: live calls need no recording; last on answers: stores what clients got
+    SessionFeatureMixingLiveAndReplay,  # before lookups: live calls need none; last on answers: stores what clients got
     BindingFeature,  # finds bound hits; one whose answer cannot be rewritten is a miss
     AcceptedChangesFeature,  # only if neither the key nor bindings found a recording
     RecordingReplacementFeature,  # sends what AcceptedChangesFeature found changed; chooses the cassette of all answers
@@ -63,7 +67,7 @@ FEATURES: tuple[type[Feature], ...] = (
 
 
 @dataclass(frozen=True)
-class EngineComponentClasses:
+class ProxyEngineComponentClasses:
     """The replaceable parts of an engine; a test can inject a broken one."""
 
     dispatcher: type[RequestRouteResolver] = RequestRouteResolver
@@ -76,10 +80,10 @@ class EngineComponentClasses:
 
 
 class Engine:
-    parts = EngineComponentClasses()
+    parts = ProxyEngineComponentClasses()
 
     def __init__(
-        self, config: EngineConfig, *, redactor: Redactor, journal: Journal, now: Callable[[], float],
+        self, config: EngineConfig, *, redactor: Redactor, journal: CallDecisionJournalWriter, now: Callable[[], float],
         clock: Callable[[], float], holder: str = "llmproxy",
     ) -> None:  # fmt: skip
         """Open (to record: create) the store. `now`: Unix time, `clock`: monotonic, `holder`: our name in leases."""
@@ -93,14 +97,14 @@ class Engine:
         parts = self.parts
         self.dispatcher, self.answering = parts.dispatcher(config, redactor, self.sessions), parts.answering(state)
         self.keying = keying = parts.keying(state)
-        self.builder, self.accounting = InteractionBuilder(state, keying), parts.accounting(state)
+        self.builder, self.accounting = InteractionFromExchangeBuilder(state, keying), parts.accounting(state)
         self.writer, misses = parts.writer(state, keying, self.builder), parts.misses(state, keying)
         self.stages = parts.stages(state, keying, misses)
         self._state, self.config = state, config
         shared = EngineParts(state, keying, self.builder, misses, self.accounting)
         self.sessions.features = tuple(feature(shared) for feature in FEATURES)
         self.fast_path = FastPath(state, self.accounting)
-        self.trials = ChangeTrialStore(config.store, now)
+        self.trials = ChangedAgentTrialResultWriter(config.store, now)
         stores.open_at_start()
 
     def get_feature[F: Feature](self, kind: type[F]) -> F:
@@ -190,7 +194,9 @@ class Engine:
         unused = [row for row in store.list_summaries(session.cassette, session.sample) if row.id not in session.served]
         gone = list_key_digests_allowed_unused(store, session.cassette) if unused else ()
         played = (row for row in unused if all(each.replays_channel(row.channel) for each in session.interceptors))
-        return [row for row in played if row.operation not in OPTIONAL and digest_removed_call_key(row.key) not in gone]
+        return [
+            row for row in played if row.operation not in OPTIONAL and digest_key_of_call_not_made(row.key) not in gone
+        ]
 
     def list_recording_summaries(self, name: str | None, limit: int) -> list[StoredCallSummary]:
         store = self._state.stores.current

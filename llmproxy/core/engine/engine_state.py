@@ -9,14 +9,14 @@ from llmproxy.core.dialects.conversation import list_server_made_ids
 from llmproxy.core.keys.normalize import IdOrigin, RequestKeyCache, list_ids_new_in_response
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter
 from llmproxy.core.sessions.session import Session, Sessions
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import derive_keys_under_current_rules
-from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.response_plan import PlannedAnswerCache
-from llmproxy.protocol import Decision, Mode, ReplayScope
+from llmproxy.core.traffic.response_plan import SerializedAnswerCache
+from llmproxy.protocol import Decision, Mode, ReplayablePolicy
 from llmproxy.server_store_copies import store_exists
 
 TEXT = 240
@@ -28,7 +28,7 @@ class PendingRecordings:
         self._places: dict[tuple[str, int], dict[int, Exchange]] = {}
         """Exchanges by cassette and sample, then by `id`."""
 
-    def reserve_occurrence(self, exchange: Exchange, slots: Sequence[KeyedRecording]) -> None:
+    def reserve_occurrence(self, exchange: Exchange, slots: Sequence[RecordingHead]) -> None:
         """Reserve the occurrence of an answer to record: its ids may be used before it is stored."""
         if exchange.decision is not Decision.RECORD:
             return
@@ -76,7 +76,7 @@ class EngineStoreOpener:
         """The store. If this proxy only reads, it may appear later, when another process records."""
         if self.opened is None:
             policy = self._config.mode.policy
-            if policy.plays is not ReplayScope.NOTHING and not policy.writes and store_exists(self._config.store):
+            if policy.plays is not ReplayablePolicy.NOTHING and not policy.writes and store_exists(self._config.store):
                 self.opened = self._open_store(writable=False)
         return self.opened
 
@@ -130,7 +130,7 @@ class EngineStoreOpener:
 class EngineState:
     config: EngineConfig
     redactor: Redactor
-    journal: Journal
+    journal: CallDecisionJournalWriter
     now: Callable[[], float]
     """Unix seconds."""
     clock: Callable[[], float]
@@ -138,5 +138,5 @@ class EngineState:
     stores: EngineStoreOpener
     sessions: Sessions
     memory: RequestKeyCache = field(default_factory=RequestKeyCache)
-    plans: PlannedAnswerCache = field(default_factory=PlannedAnswerCache)
+    plans: SerializedAnswerCache = field(default_factory=SerializedAnswerCache)
     pending: PendingRecordings = field(default_factory=PendingRecordings)

@@ -19,17 +19,17 @@ from llmproxy.core.engine.request_stages import (
     decide,
     decide_from_request_head,
     describe_recorded_failure,
-    list_playable,
+    list_replayable_recordings,
 )
 from llmproxy.core.keys.normalize import CachedKeyEntry
 from llmproxy.core.providers.provider_table import get_call_channel
 from llmproxy.core.sessions.exchange import RoutedRequestHead
 from llmproxy.core.sessions.session import PartyKey, Session, SessionSettings
-from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.response_plan import REDIRECTS, ClientTraits
+from llmproxy.core.traffic.response_plan import REDIRECTS, FramingTraits
 from llmproxy.core.traffic.websocket_frames import SWITCHING
-from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy, ReplayScope
+from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy, ReplayablePolicy
 
 REMEMBERED = 8_192
 """Maximum cached requests, and answers to them; about half a kilobyte each."""
@@ -66,7 +66,7 @@ class CachedRequest:
     """Number of credentials known when the findings were last valid."""
     known: CachedKeyEntry
     party_key: PartyKey
-    slots: Sequence[KeyedRecording]
+    slots: Sequence[RecordingHead]
     policy: ModePolicy
     repeats: Exhausted
     """Answer after all recordings were played."""
@@ -85,7 +85,7 @@ class FastPath:
         self._asked.clear()
         self._kept = 0
 
-    def find_answer(self, place: RoutedRequestHead, client: ClientTraits, body: bytes) -> FastPathHit | None:
+    def find_answer(self, place: RoutedRequestHead, client: FramingTraits, body: bytes) -> FastPathHit | None:
         """Return the recorded answer, counted; None, uncounted, if it needs the full path. Raises LLMProxyError."""
         state = self._state
         store, sessions = state.stores.opened, state.sessions
@@ -93,7 +93,7 @@ class FastPath:
         if (
             store is None
             or session is None
-            or session.policy.plays is ReplayScope.NOTHING
+            or session.policy.plays is ReplayablePolicy.NOTHING
             or not session.is_plain_replay(place.channel)
             or place.upstreams != session.settings.upstreams
             or place.speaker != sessions.get_party_of_name(place.name)
@@ -110,7 +110,9 @@ class FastPath:
         ) and (asked := self._build_cached_request(place, session, store, digest)) is None:
             return None
         asked.learned, party_key = learned.count, asked.party_key
-        if party_key == session.first and session.is_new_run(party_key, len(list_playable(asked.policy, asked.slots))):
+        if party_key == session.first and session.is_new_run(
+            party_key, len(list_replayable_recordings(asked.policy, asked.slots))
+        ):
             return None
         turn = min(session.position.counts[party_key] + 1, asked.last)
         call = asked.calls.get(turn) or self._build_turn_record(asked, turn, session, store)

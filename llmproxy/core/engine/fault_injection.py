@@ -18,29 +18,29 @@ from typing import Any, override
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
-from llmproxy.core.engine.request_stages import decide_by_mode, list_playable
-from llmproxy.core.faults.kinds import MICROSECONDS, replace_response_chunks, time_answer_pieces
+from llmproxy.core.engine.request_stages import decide_by_mode, list_replayable_recordings
+from llmproxy.core.faults.kinds import MICROSECONDS, replace_response_chunks, split_answer_into_timed_pieces
 from llmproxy.core.faults.parsing import PRESETS
 from llmproxy.core.faults.rules import (
-    FaultCandidate,
+    FaultCandidateCall,
     FaultInjector,
     FaultRule,
     Faults,
     InjectedFault,
     build_fault_candidate_call,
     can_fault_occur,
-    get_http_or_stdio_transport,
+    get_stdio_or_http_transport_name,
     list_tools_called_in_exchange,
     matches_fault_rule_field,
     matches_rule_filters,
 )
 from llmproxy.core.providers.upstreams_and_rates import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
+from llmproxy.core.sessions.interceptor import Decided, Lookup, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header, is_grpc
-from llmproxy.core.traffic.response_plan import SendingPlan
+from llmproxy.core.traffic.response_plan import AnswerSendingPlan
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.protocol import FAULT_HEADER, Decision
 
@@ -52,7 +52,7 @@ MOST_ASIDE = 3
 """Sets of faults, in addition to the last one, that a session keeps."""
 
 
-class FaultInterceptor(Interceptor[Exchange]):
+class FaultInterceptor(SessionCallInterceptor[Exchange]):
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
         self.faulting: FaultInjector | None = None
@@ -81,7 +81,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         session, party_key = call.session, (call.party, found.key)
         if self.faulting is None:
             return found
-        if session.is_new_run(party_key, len(list_playable(session.policy, found.recordings))):
+        if session.is_new_run(party_key, len(list_replayable_recordings(session.policy, found.recordings))):
             session.restart()
         nth = session.position.counts[party_key] + 1
         verdict = decide_by_mode(call, found, nth)
@@ -107,8 +107,8 @@ class FaultInterceptor(Interceptor[Exchange]):
         return found
 
     def _build_fault_target(
-        self, call: Exchange, found: Lookup, nth: int, slot: KeyedRecording | None, made: Response | None
-    ) -> FaultCandidate:
+        self, call: Exchange, found: Lookup, nth: int, slot: RecordingHead | None, made: Response | None
+    ) -> FaultCandidateCall:
         provider = call.route.provider.name
         upgrade = (header(call.request.headers, "upgrade") or "").lower() == "websocket"
 
@@ -117,14 +117,14 @@ class FaultInterceptor(Interceptor[Exchange]):
             replayed = made is None and slot is not None and slot.status != SWITCHING
             return self._read_hit_answer(call, found, slot) if replayed and slot is not None else made
 
-        return FaultCandidate(
+        return FaultCandidateCall(
             session=call.session.name,
             party=call.party,
             provider=provider,
             model=call.identity.model or "",
             operation=call.operation,
             channel=call.channel,
-            transport="websocket" if upgrade else get_http_or_stdio_transport(provider),
+            transport="websocket" if upgrade else get_stdio_or_http_transport_name(provider),
             key=found.key,
             nth=nth,
             family=call.family,
@@ -140,7 +140,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             rpc=is_grpc(call.request.headers),
         )
 
-    def _read_hit_answer(self, call: Exchange, found: Lookup, slot: KeyedRecording) -> Response | None:
+    def _read_hit_answer(self, call: Exchange, found: Lookup, slot: RecordingHead) -> Response | None:
         """Return the answer that a hit would get, with this run's values; None if it would be a miss."""
         if (store := self._parts.state.stores.current) is None:
             return None
@@ -174,12 +174,12 @@ class FaultInterceptor(Interceptor[Exchange]):
         call.state.drop(InjectedFault)
         cut = response.ending in (Ending.CUT, Ending.LEFT)
         call.answer.told = ()
-        call.answer.made = replace_response_chunks(response, time_answer_pieces(response, 0), 0, cut=cut)
+        call.answer.made = replace_response_chunks(response, split_answer_into_timed_pieces(response, 0), 0, cut=cut)
         call.note = f"{injected.fault} found nothing in this answer to be done to; not recorded"
         if self.faulting is not None:
             self.faulting.undo_injection(injected)
 
-    def on_send_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
+    def on_send_plan(self, call: Exchange, laid: AnswerSendingPlan) -> AnswerSendingPlan:
         injected = call.state.get(InjectedFault)
         if injected is None or injected.broken is None:
             return laid
@@ -281,7 +281,7 @@ _SHOWN = 5
 
 
 def explain_unused_fault_rules(
-    faults: Faults, injected: Mapping[int, int], calls: Sequence[FaultCandidate], *, came: int
+    faults: Faults, injected: Mapping[int, int], calls: Sequence[FaultCandidateCall], *, came: int
 ) -> dict[int, str]:
     met = {
         n
@@ -299,7 +299,7 @@ def explain_unused_fault_rules(
     }
 
 
-def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultCandidate], came: int) -> str:
+def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultCandidateCall], came: int) -> str:
     if not came:
         return "no call came"
     if not calls:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from llmproxy.core.engine.engine_state import EngineState
-from llmproxy.core.engine.recording_and_accounting import CallAccounting, InteractionBuilder
+from llmproxy.core.engine.recording_and_accounting import CallAccounting, InteractionFromExchangeBuilder
 from llmproxy.core.engine.request_identification import KeyDeriver
 from llmproxy.core.engine.request_stages import MissExplainer
 from llmproxy.core.sessions.session import SessionFeature
@@ -14,7 +14,7 @@ from llmproxy.core.sessions.session import SessionFeature
 class EngineParts(NamedTuple):
     state: EngineState
     keying: KeyDeriver
-    builder: InteractionBuilder
+    builder: InteractionFromExchangeBuilder
     misses: MissExplainer
     accounting: CallAccounting
 

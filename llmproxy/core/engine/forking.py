@@ -23,7 +23,7 @@ from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, stor
 from llmproxy.core.forks.overrides import CallArgumentsUnknown, Known, NthCallOfTool, Overrides, replace_tool_results
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
+from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session, SessionInUse
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -209,7 +209,7 @@ class ForkState:
         }
 
 
-class ForkInterceptor(Interceptor[Exchange]):
+class ForkInterceptor(SessionCallInterceptor[Exchange]):
     sees_whole = rewrites = True
 
     def __init__(self, parts: EngineParts, session: Session, forking: ForkState) -> None:

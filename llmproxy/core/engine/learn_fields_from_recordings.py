@@ -23,11 +23,11 @@ from llmproxy.core.bindings import (
     match_request_values,
     rewrite_answer,
 )
-from llmproxy.core.bindings.volatile_field_definitions import list_builtin_fields
-from llmproxy.core.bindings.volatile_learning import LearnedField, learn_volatile_fields
-from llmproxy.core.cassettes.anonymized_export import rewrite_with_present_values
+from llmproxy.core.bindings.volatile_field_definitions import load_builtin_volatile_fields
+from llmproxy.core.bindings.volatile_learning import LearnedField, infer_volatile_fields_from_pair
+from llmproxy.core.cassettes.anonymized_export import put_bound_values_in_interaction
 from llmproxy.core.dialects.conversation import read_response_message
-from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonicalize_stored, derive_route_of_recording, read_volatile_fields
 from llmproxy.core.store.store import Store
@@ -60,7 +60,7 @@ def learn_fields_from_cassette(
 ) -> tuple[LearnedField, ...]:
     """Return values outside the known fields that vary between runs, where exactly one older recording fits."""
     lessons: list[LearnedField] = []
-    known = (*read_volatile_fields(store, cassette), *list_builtin_fields())
+    known = (*read_volatile_fields(store, cassette), *load_builtin_volatile_fields())
     left = MOST_COMPARED
     for group in _group_comparable_recordings(store, cassette, rules, upstreams).values():
         used: set[int | None] = set()
@@ -71,7 +71,7 @@ def learn_fields_from_cassette(
                     continue
                 left -= 1
                 table = _build_bindings(recorded.row, present.row, (*(lesson.field for lesson in lessons), *known))
-                outcome = learn_volatile_fields(table, recorded.canonical.tree, present.canonical.tree)
+                outcome = infer_volatile_fields_from_pair(table, recorded.canonical.tree, present.canonical.tree)
                 if not isinstance(outcome, Mismatch):
                     found.append((recorded.row.id, outcome))
             if len(found) == 1:
@@ -80,10 +80,10 @@ def learn_fields_from_cassette(
     return tuple(lessons)
 
 
-def find_interchangeable_recordings(
+def find_pairs_equal_up_to_volatiles(
     store: Store, cassette: str, fields: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> list[MergedRecordingPair]:
-    fields = tuple(dict.fromkeys((*fields, *read_volatile_fields(store, cassette), *list_builtin_fields())))
+    fields = tuple(dict.fromkeys((*fields, *read_volatile_fields(store, cassette), *load_builtin_volatile_fields())))
     names = {field.name for field in fields}
     anywhere = any(field.is_outside_of_results for field in fields)
     tools = {json.dumps(field.tool).encode() for field in fields}
@@ -140,7 +140,7 @@ def _read_comparable_answer(row: Interaction, response: Response | None = None) 
     return found.text, [(call.name, call.arguments) for call in found.tool_calls]
 
 
-class RunRewrittenToNewValues(NamedTuple):
+class RunWithReplacedValues(NamedTuple):
     interactions: list[Interaction]
     names: tuple[str, ...]
     """Run variables and volatile fields that were replaced, sorted."""
@@ -152,7 +152,7 @@ def rewrite_recordings_to_new_run(
     fields: Sequence[VolatileField],
     rules: Rules,
     upstreams: Mapping[str, str],
-) -> RunRewrittenToNewValues:
+) -> RunWithReplacedValues:
     """Return the older recordings with the newer ones' values; those without declared variables stay as they are."""
     waiting = defaultdict(list)
     for n, each in enumerate(new):
@@ -179,10 +179,10 @@ def rewrite_recordings_to_new_run(
         else:
             made = one if one.key in same else _rewrite_with_newer_run_paths(one, new, names)
         restated.append(made)
-    return RunRewrittenToNewValues(restated, tuple(sorted(names)))
+    return RunWithReplacedValues(restated, tuple(sorted(names)))
 
 
-def compare_recorded_requests(
+def match_recording_to_other_request(
     one: Interaction, other: Interaction, fields: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> Fit | Mismatch | None:
     """Return whether the first would answer the second under its run variables; None for requests that are no JSON."""
@@ -208,7 +208,7 @@ def _rewrite_with_newer_run_paths(one: Interaction, new: Sequence[Interaction], 
     other = next((each for each in new if each.run_variables), None)
     if other is None or not one.run_variables:
         return one
-    renamed = rewrite_with_present_values(one, bindings := _build_bindings(one, other))
+    renamed = put_bound_values_in_interaction(one, bindings := _build_bindings(one, other))
     if renamed.request != one.request or renamed.response != one.response:
         names |= bindings.changed
     return renamed
@@ -216,7 +216,7 @@ def _rewrite_with_newer_run_paths(one: Interaction, new: Sequence[Interaction], 
 
 def _canonicalize_request(one: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical | None:
     try:
-        canonical = canonicalize(one.request, derive_route_of_recording(one, upstreams), rules, lambda _: None)
+        canonical = canonicalize_request(one.request, derive_route_of_recording(one, upstreams), rules, lambda _: None)
     except RefusedError:
         return None
     return canonical if canonical.kind == "json" else None

@@ -19,8 +19,8 @@ from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.mcp import ANSWER, END, STREAM
 from llmproxy.core.mcp_answer_replay import (
     MICROSECONDS,
-    AnswerPartCondition,
-    McpAnswerPartWithWait,
+    McpAnswerPartAfterCondition,
+    McpAnswerPrerequisiteKind,
     adapt_mcp_answer_ids,
     answers,
     build_mcp_error_answer,
@@ -29,8 +29,8 @@ from llmproxy.core.mcp_answer_replay import (
     split_at_server_requests,
     split_standalone_sse_stream,
 )
-from llmproxy.core.sessions.exchange import Exchange, TelemetryRefused
-from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
+from llmproxy.core.sessions.exchange import Exchange, TelemetryDiscardedInReplayError
+from llmproxy.core.sessions.interceptor import Decided, Lookup, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import Store
@@ -98,9 +98,9 @@ class McpAnswerPlayback:
     @property
     def was_followed(self) -> bool:
         """Whether its client got all of the answer, having done what the recorded one did."""
-        return not self._is_refused and (not self.turns or self.turns[0].wait is AnswerPartCondition.FOR_EVER)
+        return not self._is_refused and (not self.turns or self.turns[0].wait is McpAnswerPrerequisiteKind.FOR_EVER)
 
-    def _split_answer_into_parts(self) -> list[McpAnswerPartWithWait] | None:
+    def _split_answer_into_parts(self) -> list[McpAnswerPartAfterCondition] | None:
         exchange, response = self._exchange, self.response
         if exchange.operation == STREAM:
             if not 200 <= response.status < 300:
@@ -109,12 +109,12 @@ class McpAnswerPlayback:
             messages = [(row.started_at, row.id) for row in rows if row.operation not in (STREAM, END)]
             return split_standalone_sse_stream(response, self._recorded.started_at, messages)
         turns = split_at_server_requests(response)
-        told = turns or [McpAnswerPartWithWait(AnswerPartCondition.NOTHING, None, response.body)]
+        told = turns or [McpAnswerPartAfterCondition(McpAnswerPrerequisiteKind.NOTHING, None, response.body)]
         if response.ending is Ending.LEFT:  # the recorded client left, and so may this one
-            return [*told, McpAnswerPartWithWait(AnswerPartCondition.FOR_EVER, None, b"")]
+            return [*told, McpAnswerPartAfterCondition(McpAnswerPrerequisiteKind.FOR_EVER, None, b"")]
         # Else its connection breaks where the recorded one did.
         if response.ending is Ending.CUT and (turns or self._is_ndjson):
-            return [*told, McpAnswerPartWithWait(AnswerPartCondition.BROKEN, None, b"")]
+            return [*told, McpAnswerPartAfterCondition(McpAnswerPrerequisiteKind.BROKEN, None, b"")]
         return turns
 
     @property
@@ -132,29 +132,31 @@ class McpAnswerPlayback:
             if len(self.turns) == 1 and (wait := wait_for_last()):
                 return taken, wait
             if isinstance(ready, str):
-                self._is_refused = self.turns[0].wait is not AnswerPartCondition.BROKEN
+                self._is_refused = self.turns[0].wait is not McpAnswerPrerequisiteKind.BROKEN
                 self.turns.clear()
                 taken.append(self._build_refusal(ready))
             else:
                 taken.append(self.turns.popleft().data)
             offset = round((self._clock() - self._exchange.progress.arrived) * MICROSECONDS)
             self._taken.append(Chunk(offset, taken[-1]))
-            if self.turns and self.turns[0].wait is AnswerPartCondition.ANSWER:  # its question was in the part before
+            if (
+                self.turns and self.turns[0].wait is McpAnswerPrerequisiteKind.ANSWER
+            ):  # its question was in the part before
                 self._questions[self._exchange.route.provider.name, json.dumps(self.turns[0].what)] = None
         return taken, 0.0
 
-    def _may_send_part(self, turn: McpAnswerPartWithWait) -> bool | str:
+    def _may_send_part(self, turn: McpAnswerPartAfterCondition) -> bool | str:
         """Return whether a turn's data may be sent now; a text: never, with the reason."""
         match turn.wait:
-            case AnswerPartCondition.NOTHING:
+            case McpAnswerPrerequisiteKind.NOTHING:
                 return True
-            case AnswerPartCondition.SERVED:
+            case McpAnswerPrerequisiteKind.SERVED:
                 return turn.what in self._exchange.session.served or self._recorded.id is None
-            case AnswerPartCondition.FOR_EVER:
+            case McpAnswerPrerequisiteKind.FOR_EVER:
                 return False
-            case AnswerPartCondition.BROKEN:
+            case McpAnswerPrerequisiteKind.BROKEN:
                 return BROKE_OFF
-            case AnswerPartCondition.ANSWER:
+            case McpAnswerPrerequisiteKind.ANSWER:
                 which = (self._exchange.route.provider.name, json.dumps(turn.what))
                 if which not in self._replies and (reply := self._questions.get(which)) is not None:
                     del self._questions[which]
@@ -181,7 +183,7 @@ class McpAnswerPlayback:
         return json.dumps(message).encode() + b"\n" if self._is_ndjson else encode_sse_event(message)
 
 
-class McpPlaybackInterceptor(Interceptor[Exchange]):
+class McpPlaybackInterceptor(SessionCallInterceptor[Exchange]):
     channel = Channel.MCP
     reads_answers = True
 
@@ -193,7 +195,9 @@ class McpPlaybackInterceptor(Interceptor[Exchange]):
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         """Record a client's reply to a question; ignore an unrecorded message on which nothing depends."""
         if decided.reason is not None and may_ignore_unrecorded_message(call.operation):
-            call.error = TelemetryRefused("llmproxy: never recorded, and nothing depends on it; sent to nobody")
+            call.error = TelemetryDiscardedInReplayError(
+                "llmproxy: never recorded, and nothing depends on it; sent to nobody"
+            )
             decided = Decided(Decision.REFUSE)
         which = call.route.provider.name, _read_request_id(call.request.body)
         if call.operation != ANSWER or which not in self._questions:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, override
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.dialects.dialect_table import ERROR_HEADER, build_dialect_error_response, get_miss_status
-from llmproxy.core.dialects.stream_events import list_json_body_parts
+from llmproxy.core.dialects.stream_events import split_body_into_json_values
 from llmproxy.core.engine.fault_injection import FaultInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.mcp_playback import McpAnswerPlayback
@@ -22,22 +22,22 @@ from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.live_or_recorded import (
     LISTS,
     TOOLS,
+    ChangeCountsAtRecordedToolCalls,
     ChosenRecording,
-    LiveChannelSettings,
+    MixedLiveReplaySettings,
     PartlyLiveSession,
-    RecordedToolSequence,
+    count_changes_before_tool_calls,
     format_call_display_name,
     is_model_request,
     is_same_call_as_mcp_request,
     may_change_tool_state,
     may_depend_on_tool_state,
     split_tools_by_read_only,
-    track_recorded_tool_state,
 )
-from llmproxy.core.mcp_answer_replay import build_refusal, read_mcp_tool_call
+from llmproxy.core.mcp_answer_replay import build_mcp_refusal_response, read_mcp_call_with_result
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
+from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.session import LiveSessionForbidden, Session, split_sample_name
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import InteractionToStore, Store
@@ -68,10 +68,10 @@ class _AnswerInParts(NamedTuple):
     playback: McpAnswerPlayback
 
 
-class LiveChannelInterceptor(Interceptor[Exchange]):
+class MixedLiveReplayInterceptor(SessionCallInterceptor[Exchange]):
     reads_answers = True
 
-    def __init__(self, parts: EngineParts, session: Session, live: LiveChannelSettings) -> None:
+    def __init__(self, parts: EngineParts, session: Session, live: MixedLiveReplaySettings) -> None:
         """Begin the child cassette. Raises NoRecordingsToServe."""
         self._parts, self._session = parts, session
         self._in_parts: dict[int, _AnswerInParts] = {}
@@ -104,7 +104,7 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
         self.live_session.restart()
 
     @override
-    def on_interceptor_added(self, other: Interceptor[Exchange]) -> None:
+    def on_interceptor_added(self, other: SessionCallInterceptor[Exchange]) -> None:
         if isinstance(other, FaultInterceptor):
             raise RefusedError("llmproxy: live channels and injected faults exclude each other.", hint="Give either.")
 
@@ -217,7 +217,7 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
 
     def _may_change_state(self, call: Exchange) -> bool:
         live_session, name = self.live_session, _name_call(call)
-        path = live_session.path or RecordedToolSequence()
+        path = live_session.path or ChangeCountsAtRecordedToolCalls()
         known = name in path.reading.get(call.route.provider.name, ())
         known = known or live_session.asked.is_user_declared_read_only(name)
         return may_change_tool_state(call.channel, call.method, call.operation) and not known
@@ -278,7 +278,7 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
         self._record_requested_tools(call, made.response)
-        called = read_mcp_tool_call(made)
+        called = read_mcp_call_with_result(made)
         if not is_success(made.response.status) or (called is not None and called.failed):
             self._doubt_state(call)
 
@@ -289,8 +289,8 @@ class LiveChannelInterceptor(Interceptor[Exchange]):
             self.live_session.announced = message.tool_calls
 
 
-class PartlyLiveSessionsFeature(Feature):
-    kind = LiveChannelInterceptor
+class SessionFeatureMixingLiveAndReplay(Feature):
+    kind = MixedLiveReplayInterceptor
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         if (chosen := self._choose_channels(mode, asked)) is None:
@@ -311,26 +311,26 @@ class PartlyLiveSessionsFeature(Feature):
             hint = "Start the proxy with --allow-live, or with --live itself, to permit it."
             raise LiveSessionForbidden(msg, hint=hint)
 
-    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> LiveChannelInterceptor | None:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> MixedLiveReplayInterceptor | None:
         chosen = self._choose_channels(session.settings.mode, asked)
-        return None if chosen is None else LiveChannelInterceptor(self.parts, session, chosen)
+        return None if chosen is None else MixedLiveReplayInterceptor(self.parts, session, chosen)
 
     @override
     def on_replay_begin(self, session: Session, store: Store) -> None:
         """Let only the first question to a model begin another run: a list of tools may be asked for in the middle."""
-        if session.find_interceptor(LiveChannelInterceptor) is not None:
+        if session.find_interceptor(MixedLiveReplayInterceptor) is not None:
             asked = store.list_summaries(session.cassette, session.sample, channel=Channel.LLM)
             session.first = next(((row.party, row.key) for row in asked), None)
 
-    def _choose_channels(self, mode: Mode, asked: Mapping[str, Any]) -> LiveChannelSettings | None:
-        given: LiveChannelSettings | None = asked.get("live")
+    def _choose_channels(self, mode: Mode, asked: Mapping[str, Any]) -> MixedLiveReplaySettings | None:
+        given: MixedLiveReplaySettings | None = asked.get("live")
         chosen = given if given is not None else self.parts.state.config.live if mode in OFFLINE else None
         return chosen if chosen is not None and chosen.channels else None
 
 
 def build_tool_miss_response(exchange: Exchange, text: str, miss_status: int | None) -> Response:
     if exchange.channel is Channel.MCP:
-        status, headers, body = build_refusal(exchange.operation, exchange.request.data, text)
+        status, headers, body = build_mcp_refusal_response(exchange.operation, exchange.request.data, text)
         headers = (*headers, _REFUSED)
     else:
         status = miss_status or get_miss_status(exchange.family, exchange.operation, exchange.request.headers)
@@ -349,11 +349,11 @@ def _name_call(exchange: Exchange) -> str:
     return format_call_display_name(exchange.operation, route.provider.name, exchange.method, route.target)
 
 
-def _build_recorded_tool_sequence(live_session: PartlyLiveSession, store: Store) -> RecordedToolSequence:
+def _build_recorded_tool_sequence(live_session: PartlyLiveSession, store: Store) -> ChangeCountsAtRecordedToolCalls:
     rows = [row for row in store.list_summaries(*live_session.parent) if row.channel is not Channel.LLM]
     rows = [row for row in rows if not _is_refusal(store, row.id)]
     reading = _list_read_only_tools(store, rows)
-    return track_recorded_tool_state(rows, reading, live_session.asked.is_user_declared_read_only)
+    return count_changes_before_tool_calls(rows, reading, live_session.asked.is_user_declared_read_only)
 
 
 def _is_refusal(store: Store, id_: int) -> bool:
@@ -372,7 +372,7 @@ def _list_read_only_tools(store: Store, rows: Sequence[StoredCallSummary]) -> di
 
 def _read_recorded_mcp_answer(store: Store, id_: int) -> Iterator[object]:
     response = store.response(id_)
-    return (part.value for part in list_json_body_parts(response.mime_type, response.body))
+    return (part.value for part in split_body_into_json_values(response.mime_type, response.body))
 
 
 def _dump_mcp_answer_without_id(store: Store, id_: int) -> str:

@@ -40,7 +40,7 @@ from llmproxy.errors import (
     RecordingError,
     remove_program_prefix,
 )
-from llmproxy.protocol import AFTER_HEADER, Channel, Decision, ReplayScope
+from llmproxy.protocol import AFTER_HEADER, Channel, Decision, ReplayablePolicy
 
 STALE = (
     "not recorded: the provider refused an id that came from a recording; record the cassette anew with --mode record"
@@ -50,7 +50,7 @@ STALE = (
 class RecordingStoreWriter:
     """Writer of one engine's recorded exchanges. All methods block: they are called from a writer's thread."""
 
-    def __init__(self, state: EngineState, keying: KeyDeriver, builder: InteractionBuilder) -> None:
+    def __init__(self, state: EngineState, keying: KeyDeriver, builder: InteractionFromExchangeBuilder) -> None:
         self._state, self._keying, self._builder = state, keying, builder
 
     def store_answer(self, exchange: Exchange, *, proper: bool) -> Usage:
@@ -117,7 +117,7 @@ class RecordingStoreWriter:
 
     def _request_names_replayed_id(self, exchange: Exchange) -> bool:
         """Return whether a request names an id from a replayed answer, which the provider may have forgotten."""
-        if exchange.session.policy.plays is ReplayScope.NOTHING or not exchange.identity.refs:
+        if exchange.session.policy.plays is ReplayablePolicy.NOTHING or not exchange.identity.refs:
             return False
         origins = map(self._keying.build_id_origin_finder(exchange.session), exchange.identity.refs)
         return any(origin is not None and not exchange.session.is_key_newly_recorded(origin.key) for origin in origins)
@@ -131,7 +131,7 @@ class RecordingStoreWriter:
         return read_usage(exchange.family, exchange.operation, response.mime_type, response.body, response.headers)
 
 
-class InteractionBuilder:
+class InteractionFromExchangeBuilder:
     def __init__(self, state: EngineState, keying: KeyDeriver) -> None:
         self._state, self._keying = state, keying
 
@@ -203,7 +203,7 @@ class CallUsageAndCost(NamedTuple):
 _UNKNOWN = CallUsageAndCost(None, None, None, None)
 
 
-class RecordedCostCache:
+class RecordingUsageAndCostCache:
     """Cache of the usage of recorded calls; rows never change, so each is read once."""
 
     def __init__(self) -> None:
@@ -226,7 +226,7 @@ def _read_stored_usage_and_cost(store: Store, interaction: int) -> CallUsageAndC
     return CallUsageAndCost(tokens_in, tokens_out, cost, model, (asked or "")[:TEXT], (answered or "")[:TEXT])
 
 
-def build_call_record(
+def summarize_finished_exchange(
     exchange: Exchange, status: int, *, target: str, seconds: float, priced: CallUsageAndCost | None,
     usage: Usage | None, lost: bool,
 ) -> Call:  # fmt: skip
@@ -265,14 +265,14 @@ STRAYS, LONGEST_STRAY = 200, 200
 class CallAccounting:
     def __init__(self, state: EngineState) -> None:
         self._state = state
-        self.prices = RecordedCostCache()
+        self.prices = RecordingUsageAndCostCache()
         self._targets: dict[str, tuple[str, int, bool]] = {}
         self.strays: deque[RefusalBeforeSession] = deque(maxlen=STRAYS)
         """The last requests that were refused before a session was found."""
 
     def record_end(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Call:
         replayed = exchange.decision is Decision.REPLAY and exchange.kept.interaction is not None
-        call = build_call_record(
+        call = summarize_finished_exchange(
             exchange, status, target=self.redact_target(exchange.route.target),
             seconds=self._state.clock() - exchange.progress.arrived,
             priced=self.prices.find(self._state.stores.opened, exchange.kept.interaction or 0) if replayed else None,

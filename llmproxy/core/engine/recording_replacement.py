@@ -28,34 +28,43 @@ from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_max_call_cost
 from llmproxy.core.engine.carried_answers import CarriedAnswerOutcome
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
-from llmproxy.core.providers.routing import changes_server_state
+from llmproxy.core.providers.routing import does_request_change_server_state
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
+from llmproxy.core.sessions.interceptor import Decided, Lookup, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import (
-    choose_recording_max_age,
+    get_strictest_recording_max_age,
     has_answers_abandoned_by_client,
     read_interaction_summary,
 )
-from llmproxy.core.store.reader import KeyedRecording, Place, RequestKeyChange
+from llmproxy.core.store.reader import Place, RecordingHead, RequestKeyChange
 from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.core.store.store import UNFINISHED, Store
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key
-from llmproxy.core.traffic.response_plan import SendingPlan
+from llmproxy.core.traffic.response_plan import AnswerSendingPlan
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.protocol import CHOSEN_RECORDING, OFFLINE, Channel, Decision, Exhausted, Mode, ReplayScope, Update
+from llmproxy.protocol import (
+    CHOSEN_RECORDING,
+    OFFLINE,
+    Channel,
+    Decision,
+    Exhausted,
+    Mode,
+    ReplayablePolicy,
+    UpdateMode,
+)
 
 _DAY = 86_400
 
 
 class StaleHit(NamedTuple):
-    recording: KeyedRecording
+    recording: RecordingHead
     days: int | None
     """Age in days; None if the time of recording is unknown."""
 
 
-class StaleRecordingInterceptor(Interceptor[Exchange]):
+class StaleRecordingInterceptor(SessionCallInterceptor[Exchange]):
     def __init__(self, parts: EngineParts, most: float) -> None:
         """`most` is the age in seconds above which a recording is stale."""
         self._state, self._most = parts.state, most
@@ -71,7 +80,11 @@ class StaleRecordingInterceptor(Interceptor[Exchange]):
             return decided
         call.state.put(StaleHit(decided.recording, int(age // _DAY) if recorded and age > 0 else None))
         asks = call.session.settings.mode.policy.writes and call.channel is Channel.LLM
-        return Decided(Decision.RECORD) if asks and not changes_server_state(call.route, call.method) else decided
+        return (
+            Decided(Decision.RECORD)
+            if asks and not does_request_change_server_state(call.route, call.method)
+            else decided
+        )
 
     @override
     def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:
@@ -96,8 +109,8 @@ class StaleRecordingFeature(Feature):
     @override
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> StaleRecordingInterceptor | None:
         store, most = self.parts.state.sessions.store(session.settings.mode), self.parts.state.config.max_age
-        if store is not None and session.policy.plays is not ReplayScope.NOTHING:
-            most = choose_recording_max_age(store, session.cassette, most)
+        if store is not None and session.policy.plays is not ReplayablePolicy.NOTHING:
+            most = get_strictest_recording_max_age(store, session.cassette, most)
         return None if most is None else StaleRecordingInterceptor(self.parts, most)
 
 
@@ -139,7 +152,7 @@ class CostMeter:
             self.spent += most if record.cost is None else record.cost
 
 
-class BudgetInterceptor(Interceptor[Exchange]):
+class BudgetInterceptor(SessionCallInterceptor[Exchange]):
     """Refuses calls of models that might exceed the limit; a stale recording is served instead."""
 
     sees_whole = True
@@ -181,7 +194,7 @@ class BudgetFeature(Feature):
     @property
     def _has_limit(self) -> bool:
         config = self.parts.state.config  # --update changed counts for itself
-        return config.max_cost is not None and config.update is not Update.CHANGED
+        return config.max_cost is not None and config.update is not UpdateMode.CHANGED
 
     @override
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
@@ -204,7 +217,7 @@ LEAVING = 1_000_000
 _HOLDER = "llmproxy, late"
 
 
-class AbandonedAnswerReplayer(Interceptor[Exchange]):
+class AbandonedAnswerReplayer(SessionCallInterceptor[Exchange]):
     """Serves answers that their client abandoned, in sessions that may write, as far as they were recorded.
 
     Leaving once may be an interrupt or a timeout; twice is the agent's habit (`core.store.reader.was_abandoned_twice`).
@@ -215,7 +228,7 @@ class AbandonedAnswerReplayer(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts) -> None:
         self._sessions = parts.state.sessions
 
-    def on_send_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
+    def on_send_plan(self, call: Exchange, laid: AnswerSendingPlan) -> AnswerSendingPlan:
         if not _is_abandoned(call):
             return laid
         last = laid.pieces[-1][0] if call.session.settings.speed or not call.answer.held else 0
@@ -272,7 +285,7 @@ STAGED = "@new"
 """Suffix of the name of a cassette with recordings that will replace another one's."""
 
 
-class RecordingReplacementInterceptor(Interceptor[Exchange]):
+class RecordingReplacementInterceptor(SessionCallInterceptor[Exchange]):
     def __init__(self, parts: EngineParts, session: Session, ours: dict[Place, set[int]]) -> None:
         """Begin with an empty stage; `ours`: recordings that this proxy put in place before. Raises CassetteBusy."""
         self._state, self._session, self._ours = parts.state, session, ours
@@ -495,12 +508,12 @@ class RecordingReplacementFeature(Feature):
         self._spending = CostMeter(parts.state.config.max_cost)
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
-        if self.parts.state.config.update is Update.CHANGED and mode in OFFLINE:
+        if self.parts.state.config.update is UpdateMode.CHANGED and mode in OFFLINE:
             self.parts.state.sessions.require_live_sessions_allowed("that asks what has changed")
 
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> RecordingReplacementInterceptor | None:
         update = self.parts.state.config.update
-        if update is Update.CHANGED and session.settings.mode in OFFLINE:
+        if update is UpdateMode.CHANGED and session.settings.mode in OFFLINE:
             return ChangedRequestReaskInterceptor(self.parts, session, self._ours, self._spending)
-        replaces = update is Update.ALL and session.policy.anew
+        replaces = update is UpdateMode.ALL and session.policy.anew
         return RecordingReplacementInterceptor(self.parts, session, self._ours) if replaces else None

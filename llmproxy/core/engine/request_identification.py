@@ -27,11 +27,15 @@ from llmproxy.core.keys.normalize import (
     IdOrigin,
     RequestKeyCache,
     build_key,
-    canonicalize,
+    canonicalize_request,
     find_model_in_body,
-    list_server_state_ids,
+    list_provider_state_ids_in_body,
 )
-from llmproxy.core.keys.server_object_changes import STATE_HEADER, find_server_object_change, iter_texts_at_path
+from llmproxy.core.keys.server_object_changes import (
+    STATE_HEADER,
+    iter_texts_at_path,
+    predict_request_effect_on_provider,
+)
 from llmproxy.core.providers import stubs
 from llmproxy.core.providers.provider_table import (
     HTTP_PREFIX,
@@ -44,17 +48,17 @@ from llmproxy.core.providers.routing import (
     DEFAULT,
     REST,
     Route,
-    changes_server_state,
+    does_request_change_server_state,
     route,
     route_by_host,
     split_session_from_path,
 )
 from llmproxy.core.providers.upstreams_and_rates import check_aws_signature_host, get_port_or_default, provider_of_host
 from llmproxy.core.secrets.encoded_secret_redaction import SecretFingerprintCache
-from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential, has_placeholder_key
+from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential, has_request_placeholder_key
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.session import Session, Sessions, parse_party_header
-from llmproxy.core.store.row_conversion import decode_header_json, decode_sql_text
+from llmproxy.core.store.row_conversion import decode_sql_text, decode_stored_headers_json
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import (
@@ -109,7 +113,8 @@ class RequestRouteResolver:
             learned=self._redactor.epoch.count, upstreams=own,
             channel=get_call_channel(where.provider.name, where.operation), attempt=read_retry_count_if_sent(kept),
             prefix=find_client_path_prefix(target, where.target) if host is None else "",
-            changes=changes_server_state(where, method), stubs=self._find_stubs_for_head(where, method, headers),
+            changes=does_request_change_server_state(where, method),
+            stubs=self._find_stubs_for_head(where, method, headers),
         )  # fmt: skip
 
     def is_still_valid(self, place: RoutedRequestHead) -> bool:
@@ -226,7 +231,7 @@ def refuse_if_unsendable(exchange: Exchange) -> None:
                 f"so this request is not sent to {name}."
             )
             raise RefusedError(msg, hint=_PLACEHOLDER_HINT)
-        if exchange.place.in_scope and has_placeholder_key(exchange.request.headers, exchange.route.target):
+        if exchange.place.in_scope and has_request_placeholder_key(exchange.request.headers, exchange.route.target):
             names = " or ".join(field for key in exchange.route.provider.keys for field in key.list_header_fields())
             msg = f"llmproxy: {name} wants a key: set {names or 'its variable'}."
             raise RefusedError(msg, hint="The placeholder that a replay sets for a missing key is never sent.")
@@ -349,7 +354,7 @@ class KeyDeriver:
         key, model, stream, *head = row[2:]
         if _encode_head_of_recording(*head) != place.counted or state.redactor.may_need_redaction_again(body):
             return None
-        if list_server_state_ids(body, where, state.config.rules):
+        if list_provider_state_ids_in_body(body, where, state.config.rules):
             return None
         if state.journal.asks > 0:
             request = Request(place.method, where.target, place.headers, body)
@@ -366,7 +371,7 @@ class KeyDeriver:
         tree = parse_json(exchange.request.data) if where.row.changes and known.refs else None
         change = None
         if exchange.place.changes or where.row.changes:
-            change = find_server_object_change(where, exchange.method, known.key, known.refs, tree)
+            change = predict_request_effect_on_provider(where, exchange.method, known.key, known.refs, tree)
         if changes.made:
             made_by = self.build_id_origin_finder(exchange.session)
             if state := changes.digest_state_for_request(where, exchange.method, known.refs, change, made_by):
@@ -412,7 +417,7 @@ class KeyDeriver:
 
     def build_canonical(self, exchange: Exchange, body: bytes) -> Canonical:
         request, made_by = self.redact(exchange, body), self.build_id_origin_finder(exchange.session)
-        return canonicalize(request, exchange.route, self._state.config.rules, made_by)
+        return canonicalize_request(request, exchange.route, self._state.config.rules, made_by)
 
     def build_id_origin_finder(self, session: Session) -> Callable[[str], IdOrigin | None]:
         store = self._state.stores.current
@@ -429,7 +434,9 @@ class KeyDeriver:
 @lru_cache(256)
 def _encode_head_of_recording(provider: str, method: str, target: str, headers: str) -> bytes:
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
-        return RequestKeyCache.encode_request_head(provider, method, target, decode_header_json(headers), known=True)
+        return RequestKeyCache.encode_request_head(
+            provider, method, target, decode_stored_headers_json(headers), known=True
+        )
     return b""
 
 

@@ -16,34 +16,34 @@ from llmproxy.core.dialects.dialect_table import detect_retry_degrading_client
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver, refuse_if_unsendable
 from llmproxy.core.forks.fork_rows import find_fork
-from llmproxy.core.keys.mcp import is_tool_call
+from llmproxy.core.keys.mcp import is_mcp_tool_call
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.mcp_answer_replay import MICROSECONDS
 from llmproxy.core.misses.explain import ExplainedMiss, MissContext, RecordedElsewhere, build_miss_explanation
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, RunValueRewriter
 from llmproxy.core.providers.provider_table import SAFE, parse_user_agent_client
-from llmproxy.core.providers.routing import find_unconfigured_upstream
-from llmproxy.core.secrets.redact import has_placeholder_key
+from llmproxy.core.providers.routing import find_unset_recorded_upstream
+from llmproxy.core.secrets.redact import has_request_placeholder_key
 from llmproxy.core.sessions.exchange import CallProgress, EffectiveRequest, EngineConfig, Exchange, RoutedRequestHead
-from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Lookup, MissReason, Playback
+from llmproxy.core.sessions.interceptor import ClientDrivenAnswerPlayback, ClientEnds, Decided, Lookup, MissReason
 from llmproxy.core.sessions.journal import JournaledMiss, ReplayedRequest
-from llmproxy.core.sessions.session import MissedCall, Question, Session, split_sample_name
+from llmproxy.core.sessions.session import MissedCallForRetryDetection, Question, Session, split_sample_name
 from llmproxy.core.store.queries import canonicalize_stored, find_cassettes_with_key
-from llmproxy.core.store.reader import KeyedRecording, is_replayable_status, was_abandoned_twice
+from llmproxy.core.store.reader import RecordingHead, is_replayable_status, was_abandoned_twice
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Ending, Headers, Key, Response, header
 from llmproxy.core.traffic.response_plan import (
     REDIRECTS,
-    ClientTraits,
-    SendingPlan,
+    AnswerSendingPlan,
+    FramingTraits,
     StreamedResponseHead,
-    find_redirect_host,
+    find_redirect_host_past_proxy,
     plan_stream_head,
     schedule_response,
 )
 from llmproxy.errors import MissError, RefusedError
-from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, ReplayScope
+from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, ReplayablePolicy
 
 
 def decide_from_request_head(place: RoutedRequestHead, session: Session) -> Decision | None:
@@ -57,12 +57,12 @@ def decide_from_request_head(place: RoutedRequestHead, session: Session) -> Deci
         return Decision.PASS
     if session.needs_whole_requests:
         return None
-    return policy.on_miss if policy.plays is ReplayScope.NOTHING else None
+    return policy.on_miss if policy.plays is ReplayablePolicy.NOTHING else None
 
 
 def assign_call_occurrence(call: Exchange, found: Lookup) -> None:
     if not call.nth:
-        recordings = list_playable(call.session.policy, found.recordings)
+        recordings = list_replayable_recordings(call.session.policy, found.recordings)
         call.nth = call.session.count_arrival((call.party, found.key), len(recordings))
         thread = header(call.request.headers, THREAD_FIELD) or call.progress.connection
         call.kept.after = call.session.position.swap_last_key_of_thread(thread, found.key)
@@ -77,15 +77,15 @@ def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided:
 
 
 def decide(
-    policy: ModePolicy, recordings: Sequence[KeyedRecording], nth: int, exhausted: Exhausted, *, recorded_here: bool
+    policy: ModePolicy, recordings: Sequence[RecordingHead], nth: int, exhausted: Exhausted, *, recorded_here: bool
 ) -> Decided:
     """Decide on the `nth` arrival of a key, from 1; `recordings` are its live ones in order of occurrence.
 
     `recorded_here`: it was first recorded in this session, so it is again: a first run in `auto` equals `record`.
     """
-    if policy.plays is ReplayScope.NOTHING:
+    if policy.plays is ReplayablePolicy.NOTHING:
         return Decided(policy.on_miss)
-    tape, replays_only = list_playable(policy, recordings), policy.on_miss is Decision.REFUSE
+    tape, replays_only = list_replayable_recordings(policy, recordings), policy.on_miss is Decision.REFUSE
     if nth <= len(tape) and (replays_only or not recorded_here):
         return Decided(Decision.REPLAY, tape[nth - 1])
     if not replays_only:
@@ -101,9 +101,9 @@ def decide(
             return Decided(Decision.REPLAY, next((each for each in reversed(tape) if each.is_good_answer), tape[-1]))
 
 
-def list_playable(policy: ModePolicy, recordings: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
+def list_replayable_recordings(policy: ModePolicy, recordings: Sequence[RecordingHead]) -> Sequence[RecordingHead]:
     """Return the recordings that count for this policy: those that it plays in turn, or all if it plays none."""
-    if policy.plays is ReplayScope.GOOD:
+    if policy.plays is ReplayablePolicy.GOOD:
         return [
             each for turn, each in enumerate(recordings, 1) if each.is_good_answer or was_abandoned_twice(each, turn)
         ]
@@ -120,7 +120,7 @@ def choose_exhausted_rule(
     """
     tells = channel is Channel.HTTP and method not in SAFE
     # It is unknown whether a tool changes something.
-    tells = tells or changes or (channel is Channel.MCP and is_tool_call(operation))
+    tells = tells or changes or (channel is Channel.MCP and is_mcp_tool_call(operation))
     return Exhausted.MISS if tells and chosen is Exhausted.LAST else chosen
 
 
@@ -132,7 +132,7 @@ _SAID: dict[Ending, str] = {
 }
 
 
-def describe_recorded_failure(recording: KeyedRecording) -> str:
+def describe_recorded_failure(recording: RecordingHead) -> str:
     if recording.ending is not Ending.COMPLETE:
         return f"a recorded failure: {_SAID[recording.ending]}"
     return "" if is_replayable_status(recording.status) else f"a recorded failure: {recording.status}"
@@ -206,7 +206,7 @@ class MissExplainer:
         miss = self.explain_miss(exchange, why, recordings, wanted)
         exchange.kept.asked = self._state.redactor.text(miss.context.last_user[:TEXT])
         question = identify_question_across_retries(exchange, wanted, miss.context.last_user)
-        this = MissedCall(wanted, question, exchange.progress.arrived)
+        this = MissedCallForRetryDetection(wanted, question, exchange.progress.arrived)
         first = exchange.session.find_or_record_first_attempt(this)
         if first is not None and isinstance(first.error, MissError):
             exchange.note = RepeatedMiss.note
@@ -240,7 +240,7 @@ class MissExplainer:
             elsewhere=_find_other_places(store, key, channel) if store else (), complete=session.complete,
             toolless=bool(store and channel is Channel.MCP and not store.count_interactions(*place, channel=channel)),
             client=parse_user_agent_client(exchange.request.headers),
-            is_placeholder=has_placeholder_key(exchange.request.headers, where.target),
+            is_placeholder=has_request_placeholder_key(exchange.request.headers, where.target),
             is_python="python" in (header(exchange.request.headers, "user-agent") or "").lower(),
         )  # fmt: skip
         for each in exchange.interceptors:
@@ -254,7 +254,7 @@ class MissExplainer:
 
         def add_recorded(context: MissContext, id_: int) -> MissContext:
             recorded = load(id_)
-            upstreams = find_unconfigured_upstream(where, recorded.upstream, named) | dict(context.upstreams)
+            upstreams = find_unset_recorded_upstream(where, recorded.upstream, named) | dict(context.upstreams)
             client = parse_user_agent_client(recorded.request.headers)
             return replace(context, recorded_by=client, upstreams=upstreams)
 
@@ -324,7 +324,7 @@ class RequestDecider:
             self._state.stores.refresh_cassette(store, session.cassette, session.sample)
             self._state.sessions.load_first_request_key(session, store)
         key = exchange.key or Key("")
-        slots: tuple[KeyedRecording, ...] = ()
+        slots: tuple[RecordingHead, ...] = ()
         if store and not (exchange.decision is Decision.RECORD and session.policy.anew):
             slots = store.find_keyed(session.cassette, session.sample, exchange.party, key)
 
@@ -359,9 +359,9 @@ class RequestDecider:
         if party_key != session.first or store is None or session.position.stateless == party_key:
             return False
         slots = store.find_keyed(session.cassette, session.sample, *party_key)
-        return session.is_new_run(party_key, len(list_playable(session.policy, slots)))
+        return session.is_new_run(party_key, len(list_replayable_recordings(session.policy, slots)))
 
-    def _keep_question_for_audit(self, exchange: Exchange, slot: KeyedRecording) -> None:
+    def _keep_question_for_audit(self, exchange: Exchange, slot: RecordingHead) -> None:
         redacted = exchange.request.redacted
         if self._state.journal.asks <= 0 or redacted is None or exchange.answer.made is not None:
             return
@@ -386,7 +386,7 @@ class AnswerPlanner:
             response = each.on_answer(exchange, response)
         return response
 
-    def plan_recorded(self, exchange: Exchange, client: ClientTraits, *, extra: Headers = ()) -> SendingPlan:
+    def plan_recorded(self, exchange: Exchange, client: FramingTraits, *, extra: Headers = ()) -> AnswerSendingPlan:
         extra = (*extra, *exchange.answer.told)
         slot, store = exchange.slot, self._state.stores.opened
         speed, now = exchange.session.settings.speed, self._state.now()
@@ -395,17 +395,17 @@ class AnswerPlanner:
         looked_at = exchange.answer.made is not None or any(each.reads_answers for each in exchange.interceptors)
         if speed or looked_at or exchange.answer.held or slot.status in REDIRECTS:
             answer = self.serve_recorded(exchange)
-            if (host := find_redirect_host(answer.headers)) is not None:
+            if (host := find_redirect_host_past_proxy(answer.headers)) is not None:
                 exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
             prefix, timed = exchange.place.prefix, exchange.answer.held and answer.chunked
             laid = schedule_response(answer, client, speed=speed, now=now, extra=extra, prefix=prefix, timed=timed)
             return self._apply_plan_hooks(exchange, laid)
         sent = self._state.plans.get(slot.id, client, now=now, extra=extra, read=store.response)
         self._record_served(exchange, slot)
-        return self._apply_plan_hooks(exchange, SendingPlan(((0, sent.data),), sent.close))
+        return self._apply_plan_hooks(exchange, AnswerSendingPlan(((0, sent.data),), sent.close))
 
     @staticmethod
-    def _apply_plan_hooks(exchange: Exchange, laid: SendingPlan) -> SendingPlan:
+    def _apply_plan_hooks(exchange: Exchange, laid: AnswerSendingPlan) -> AnswerSendingPlan:
         for each in reversed(exchange.interceptors):
             laid = each.on_send_plan(exchange, laid)
         return laid
@@ -421,14 +421,14 @@ class AnswerPlanner:
         return max(waits, default=0.0)
 
     @staticmethod
-    def get_playback(exchange: Exchange) -> Playback | None:
+    def get_playback(exchange: Exchange) -> ClientDrivenAnswerPlayback | None:
         """Return the playback of an answer that waits for its client; mostly None. After `plan_recorded`."""
         made = (each.get_playback(exchange) for each in exchange.interceptors)
         return next((each for each in made if each is not None and each.turns is not None), None)
 
     def plan_playback_head(
-        self, exchange: Exchange, client: ClientTraits, *, extra: Headers = ()
-    ) -> tuple[Playback, StreamedResponseHead] | None:
+        self, exchange: Exchange, client: FramingTraits, *, extra: Headers = ()
+    ) -> tuple[ClientDrivenAnswerPlayback, StreamedResponseHead] | None:
         """Return the playback and head of an answer that waits for its client; else None. After `plan_recorded`."""
         playback = self.get_playback(exchange)
         if playback is None or client.method == "HEAD":
@@ -441,9 +441,9 @@ class AnswerPlanner:
         """Handle that a replayed answer was sent completely; return jobs for the writer's thread."""
         return [job for each in exchange.interceptors if (job := each.on_sent(exchange)) is not None]
 
-    def plan_made_answer(self, exchange: Exchange, client: ClientTraits, *, extra: Headers = ()) -> SendingPlan:
+    def plan_made_answer(self, exchange: Exchange, client: FramingTraits, *, extra: Headers = ()) -> AnswerSendingPlan:
         """Return the plan, in real time, for an interceptor's own answer; an empty one if there is none."""
-        laid, made = SendingPlan((), close=True), exchange.answer.made
+        laid, made = AnswerSendingPlan((), close=True), exchange.answer.made
         if made is not None:
             said = "fault" if exchange.decision is Decision.FAULT else "passed"
             more, now, prefix = (*exchange.answer.told, *extra), self._state.now(), exchange.place.prefix
@@ -451,6 +451,6 @@ class AnswerPlanner:
         return self._apply_plan_hooks(exchange, laid)
 
     @staticmethod
-    def _record_served(exchange: Exchange, slot: KeyedRecording) -> None:
+    def _record_served(exchange: Exchange, slot: RecordingHead) -> None:
         exchange.session.served.add(slot.id)
         exchange.kept.interaction = slot.id

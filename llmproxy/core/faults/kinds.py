@@ -28,7 +28,7 @@ from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.stream_events import detect_framing, iter_aws_event_frames, write_aws_frame
 from llmproxy.core.dialects.usage_and_cost import COUNT_MEMBERS, read_usage
-from llmproxy.core.faults.rules import CHUNK, FaultCandidate, FaultKind, FaultParameter, FaultyAnswer, Values
+from llmproxy.core.faults.rules import CHUNK, FaultCandidateCall, FaultKind, FaultParameter, FaultyAnswer, Values
 from llmproxy.core.mcp_answer_replay import build_mcp_error_answer, parse_jsonrpc_body
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.grpc import build_grpc_failure_headers
@@ -40,12 +40,12 @@ _BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 MICROSECONDS = 1_000_000
 
 
-def get_framing(response: Response) -> str:
+def detect_response_stream_format(response: Response) -> str:
     return detect_framing(response.mime_type, response.body)
 
 
 def is_streamed(response: Response) -> bool:
-    return get_framing(response) in ("sse", "ndjson", "aws")
+    return detect_response_stream_format(response) in ("sse", "ndjson", "aws")
 
 
 def split_events(content_type: str, body: bytes) -> list[bytes]:
@@ -73,7 +73,7 @@ def _list_aws_frame_ends(body: bytes) -> list[int]:
     return ends
 
 
-def time_answer_pieces(response: Response, speed: float) -> list[Chunk]:
+def split_answer_into_timed_pieces(response: Response, speed: float) -> list[Chunk]:
     """Return the pieces, each with the time (microseconds) at which it is complete, at the session's speed."""
     ends = list(accumulate(len(chunk.data) for chunk in response.chunks))
     found, at = [], 0
@@ -95,7 +95,7 @@ def replace_response_chunks(
     )
 
 
-ChangePieces = Callable[[FaultCandidate, Response, list[Chunk], Values], Sequence[Chunk] | None]
+ChangePieces = Callable[[FaultCandidateCall, Response, list[Chunk], Values], Sequence[Chunk] | None]
 """Returns the pieces that are sent instead of an answer's; None if the answer is unsuitable."""
 
 
@@ -108,11 +108,11 @@ def build_piece_changing_fault_kind(
 ) -> FaultKind:  # fmt: skip
     """Return a kind that sends other pieces; `cut`: without a proper end; `reset`: with a reset after them."""
 
-    def do(call: FaultCandidate, values: Values) -> FaultyAnswer | None:
+    def do(call: FaultCandidateCall, values: Values) -> FaultyAnswer | None:
         answer = call.answer()
         if answer is None or (streamed and not is_streamed(answer)):
             return None
-        if (pieces := change(call, answer, time_answer_pieces(answer, call.speed), values)) is None:
+        if (pieces := change(call, answer, split_answer_into_timed_pieces(answer, call.speed), values)) is None:
             return None
         return FaultyAnswer(replace_response_chunks(answer, pieces, call.speed, cut=cut), reset)
 
@@ -131,7 +131,7 @@ def split_after_nth_chunk(pieces: Sequence[Chunk], number: float) -> tuple[list[
     return [*pieces[:-1], replace(last, data=last.data[:half])], [replace(last, data=last.data[half:])]
 
 
-def split_between_pieces(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
+def split_pieces_in_two_after_nth(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
     """Split between two pieces, after the `number`-th (0: in the middle), but never after the last."""
     many = min(int(number) or len(pieces) // 2, max(0, len(pieces) - 1))
     return list(pieces[:many]), list(pieces[many:])
@@ -149,7 +149,7 @@ _AFTER_PAUSE = "retries with growing pauses, and reports after some attempts tha
 def _build_status_kind(
     number: int, about: str, sound: str = _AFTER_PAUSE, *takes: FaultParameter, sweep: Values | None = NO_VALUES
 ) -> FaultKind:
-    def do(call: FaultCandidate, values: Values) -> FaultyAnswer:
+    def do(call: FaultCandidateCall, values: Values) -> FaultyAnswer:
         wait = values.get("retry_after", 0)
         if call.rpc:
             head = build_grpc_failure_headers(number, f"{number} {dialect_table.REASONS[number]}", wait)
@@ -165,9 +165,9 @@ def _build_status_kind(
 # -- connections and streams
 
 
-def _write_error_event(call: FaultCandidate, answer: Response, number: int) -> bytes:
+def _write_error_event(call: FaultCandidateCall, answer: Response, number: int) -> bytes:
     """Return the provider's error event in the framing of `answer`, after `number` other events."""
-    kind = get_framing(answer)
+    kind = detect_response_stream_format(answer)
     if kind == "aws":
         about = {":exception-type": "modelStreamErrorException", ":content-type": "application/json"}
         body = {"message": "The model stream was interrupted.", "originalStatusCode": 500}
@@ -185,25 +185,29 @@ def _halve_bytes(data: bytes) -> bytes:
     return data[: max(1, len(data) // 2)]
 
 
-def _cut_frame(_call: FaultCandidate, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+def _cut_frame(_call: FaultCandidateCall, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
     sent, left = split_after_nth_chunk(pieces, values["chunk"])
     return [*sent, *(replace(each, data=_halve_bytes(each.data)) for each in left[:1])]
 
 
-def _cut_character(_call: FaultCandidate, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
+def _cut_character(
+    _call: FaultCandidateCall, answer: Response, pieces: list[Chunk], values: Values
+) -> list[Chunk] | None:
     if not answer.body:
         return None
     sent, left = split_after_nth_chunk(pieces, values["chunk"])
     wide = ((n, at) for n, each in enumerate(left) for at, byte in enumerate(each.data) if byte >= 0xC0)
-    found = None if get_framing(answer) == "aws" else next(wide, None)  # the first multi-byte character
+    found = (
+        None if detect_response_stream_format(answer) == "aws" else next(wide, None)
+    )  # the first multi-byte character
     if found is None:  # only ASCII: cut inside a character that was not there
         return [*sent, replace(left[0], data=_halve_bytes(left[0].data) + _FIRST_BYTE)]
     number, at = found
     return [*sent, *left[:number], replace(left[number], data=left[number].data[: at + 1])]
 
 
-def _send_error_event(call: FaultCandidate, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
-    sent, left = split_between_pieces(pieces, values["chunk"])
+def _send_error_event(call: FaultCandidateCall, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+    sent, left = split_pieces_in_two_after_nth(pieces, values["chunk"])
     return [*sent, Chunk(left[0].offset if left else 0, _write_error_event(call, answer, len(sent)))]
 
 
@@ -211,15 +215,15 @@ def _delay(piece: Chunk, seconds: float) -> Chunk:
     return Chunk(piece.offset + round(seconds * MICROSECONDS), piece.data)
 
 
-def _stall_stream(_call: FaultCandidate, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+def _stall_stream(_call: FaultCandidateCall, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
     sent, left = split_after_nth_chunk(pieces, values["chunk"])
     return [*sent, *(_delay(each, values["seconds"]) for each in left)]
 
 
-def _delay_start(call: FaultCandidate, values: Values) -> FaultyAnswer | None:
+def _delay_start(call: FaultCandidateCall, values: Values) -> FaultyAnswer | None:
     if (answer := call.answer()) is None:
         return None
-    pieces = [_delay(each, values["seconds"]) for each in time_answer_pieces(answer, call.speed)]
+    pieces = [_delay(each, values["seconds"]) for each in split_answer_into_timed_pieces(answer, call.speed)]
     head = scale_time_by_speed(answer.head_offset, call.speed)
     if not is_streamed(answer):  # the head is sent with the body
         head += round(values["seconds"] * MICROSECONDS)
@@ -252,13 +256,15 @@ def _edit_aws_frame(piece: bytes, edit: Callable[[bytes], bytes]) -> bytes:
     return write_aws_frame(headers, edit(payload))
 
 
-def _malform_json(_call: FaultCandidate, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
+def _malform_json(
+    _call: FaultCandidateCall, answer: Response, pieces: list[Chunk], values: Values
+) -> list[Chunk] | None:
     if not answer.body:
         return None
     if len(pieces) == 1:
         return [replace(pieces[0], data=_halve_bytes(pieces[0].data))]
     sent, left = split_after_nth_chunk(pieces, values["chunk"])
-    broken = replace(left[0], data=_edit_piece(get_framing(answer), left[0].data, _halve_bytes))
+    broken = replace(left[0], data=_edit_piece(detect_response_stream_format(answer), left[0].data, _halve_bytes))
     return [*sent, broken, *left[1:]]
 
 
@@ -287,7 +293,7 @@ def _falsify_usage(value: Any, factor: float) -> Any:
     }
 
 
-def _change_answer_json(call: FaultCandidate, change: Callable[[Any], Any]) -> FaultyAnswer | None:
+def _change_answer_json(call: FaultCandidateCall, change: Callable[[Any], Any]) -> FaultyAnswer | None:
     if (answer := call.answer()) is None:
         return None
     found = []
@@ -299,8 +305,11 @@ def _change_answer_json(call: FaultCandidate, change: Callable[[Any], Any]) -> F
         found.append(1)
         return dump_json(changed)
 
-    kind = get_framing(answer)
-    pieces = [replace(each, data=_edit_piece(kind, each.data, edit)) for each in time_answer_pieces(answer, call.speed)]
+    kind = detect_response_stream_format(answer)
+    pieces = [
+        replace(each, data=_edit_piece(kind, each.data, edit))
+        for each in split_answer_into_timed_pieces(answer, call.speed)
+    ]
     headers = remove_headers(answer.headers, *dialect_table.get_codec_or_default(call.operation).count_headers)
     if not found and len(headers) == len(answer.headers):
         return None
@@ -309,12 +318,12 @@ def _change_answer_json(call: FaultCandidate, change: Callable[[Any], Any]) -> F
 
 # -- complete but bad answers of a model, or of its provider
 
-_Change = Callable[[Message, FaultCandidate], tuple[Message, str] | None]
+_Change = Callable[[Message, FaultCandidateCall], tuple[Message, str] | None]
 """Returns the new content and OpenAI's finish reason (empty: the matching one); None if nothing can be changed."""
 
 
 def _build_content_kind(name: str, about: str, sound: str, change: _Change) -> FaultKind:
-    def do(call: FaultCandidate, _values: Values) -> FaultyAnswer | None:
+    def do(call: FaultCandidateCall, _values: Values) -> FaultyAnswer | None:
         answer = call.answer()
         if answer is None or not 200 <= answer.status < 300 or not can_build_provider_answer(call.operation):
             return None
@@ -330,7 +339,7 @@ def _build_content_kind(name: str, about: str, sound: str, change: _Change) -> F
             finish=finish, usage={**tokens, "total_tokens": sum(tokens.values())},
         )  # fmt: skip
         headers = (*remove_headers(answer.headers, "content-type"), ("content-type", made.mime_type))
-        last = time_answer_pieces(answer, call.speed)
+        last = split_answer_into_timed_pieces(answer, call.speed)
         at = last[-1].offset if last else 0
         pieces = [Chunk(at, each.data) for each in made.chunks]
         made = replace(made, headers=headers, head_offset=answer.head_offset)
@@ -343,7 +352,7 @@ def _halve(text: str) -> str:
     return text[: (len(text) + 1) // 2]
 
 
-def _cut_at_length(said: Message, call: FaultCandidate) -> tuple[Message, str] | None:
+def _cut_at_length(said: Message, call: FaultCandidateCall) -> tuple[Message, str] | None:
     if said.text:
         return Message("assistant", _halve(said.text)), "length"
     cut = _truncate_arguments(said, call)
@@ -354,7 +363,7 @@ def _list_agent_calls(said: Message) -> tuple[ToolCall, ...]:
     return tuple(call for call in said.tool_calls if not call.hosted)
 
 
-def _truncate_arguments(said: Message, call: FaultCandidate) -> tuple[Message, str] | None:
+def _truncate_arguments(said: Message, call: FaultCandidateCall) -> tuple[Message, str] | None:
     if not (calls := _list_agent_calls(said)):
         return None
     last = calls[-1]
@@ -368,12 +377,12 @@ def _drop_last_argument(arguments: str) -> str:
     return dump_json(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
 
 
-def _duplicate_call(said: Message, _call: FaultCandidate) -> tuple[Message, str] | None:
+def _duplicate_call(said: Message, _call: FaultCandidateCall) -> tuple[Message, str] | None:
     calls = _list_agent_calls(said)
     return (replace(said, tool_calls=(*calls, replace(calls[-1], id=None))), "") if calls else None
 
 
-def _misname_tool(said: Message, _call: FaultCandidate) -> tuple[Message, str] | None:
+def _misname_tool(said: Message, _call: FaultCandidateCall) -> tuple[Message, str] | None:
     if not (calls := _list_agent_calls(said)):
         return None
     return replace(said, tool_calls=(replace(calls[0], name=f"{calls[0].name}_v2"), *calls[1:])), ""
@@ -388,12 +397,13 @@ _SESSION_GONE = -32001
 
 
 def _build_mcp_kind(
-    name: str, about: str, sound: str, answer: Callable[[dict[str, Any], FaultCandidate, Values], FaultyAnswer | None],
-    *takes: FaultParameter, sweep: Values = NO_VALUES,
+    name: str, about: str, sound: str,
+    answer: Callable[[dict[str, Any], FaultCandidateCall, Values], FaultyAnswer | None], *takes: FaultParameter,
+    sweep: Values = NO_VALUES,
 ) -> FaultKind:  # fmt: skip
     """Return a kind for requests (`asked`) that expect an answer; no server is called."""
 
-    def do(call: FaultCandidate, values: Values) -> FaultyAnswer | None:
+    def do(call: FaultCandidateCall, values: Values) -> FaultyAnswer | None:
         asked = parse_jsonrpc_body(call.body)
         waits = isinstance(asked.get("method"), str) and asked.get("id") is not None
         return answer(asked, call, values) if waits else None
@@ -411,7 +421,7 @@ def _build_error(asked: dict[str, Any], code: int, text: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": text}}
 
 
-def _answer_tool_error(asked: dict[str, Any], call: FaultCandidate, _values: Values) -> FaultyAnswer | None:
+def _answer_tool_error(asked: dict[str, Any], call: FaultCandidateCall, _values: Values) -> FaultyAnswer | None:
     if asked["method"] != "tools/call":
         return None
     name = (*call.tools(), "it")[0]
@@ -419,7 +429,7 @@ def _answer_tool_error(asked: dict[str, Any], call: FaultCandidate, _values: Val
     return _answer_message(build_mcp_error_answer(call.body, text))
 
 
-def _lose_session(asked: dict[str, Any], call: FaultCandidate, _values: Values) -> FaultyAnswer:
+def _lose_session(asked: dict[str, Any], call: FaultCandidateCall, _values: Values) -> FaultyAnswer:
     if call.transport == "http" and call.in_session:  # as after a restart, which loses all sessions
         return _answer_message(_build_error(asked, _SESSION_GONE, "Session not found"), 404, "Not Found")
     return FaultyAnswer(None, reset=True)
@@ -490,7 +500,7 @@ _ROWS = (
     build_piece_changing_fault_kind(
         "early-end", "a stream ends normally after `chunk` events, without the provider's last ([DONE], message_stop)",
         "notices that the end is missing, and does not use the partial answer",
-        lambda _call, _answer, pieces, values: split_between_pieces(pieces, values["chunk"])[0], CHUNK, streamed=True,
+        lambda _, __, pieces, values: split_pieces_in_two_after_nth(pieces, values["chunk"])[0], CHUNK, streamed=True,
     ),
     build_piece_changing_fault_kind(
         "error-event", "a stream ends after `chunk` events, with the provider's own error event",

@@ -30,7 +30,7 @@ PRESETS: Mapping[str, str] = {
 """Descriptions by name, in the order of display."""
 
 
-def read_preset_text(name: str) -> str:
+def read_fault_preset_text(name: str) -> str:
     return (DATA / "faults" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
@@ -70,7 +70,7 @@ def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
         msg = "a sweep runs a command many times, with one fault each."
         raise BadFaults(msg, hint="llmproxy run --faults sweep -- COMMAND, or llmproxy test --faults sweep")
     if asked in PRESETS:
-        found = read_faults(parse_faults_yaml_to_json(read_preset_text(asked), asked), name=asked)
+        found = read_faults(parse_faults_yaml_to_json(read_fault_preset_text(asked), asked), name=asked)
     elif asked in KINDS or (_KIND_AT.fullmatch(asked) and not _FILE_NAME.search(asked)):
         found = Faults((_parse_rule(asked, asked),), name=asked)
     else:
@@ -117,11 +117,11 @@ def _load_faults_file(asked: str, folder: Path) -> Faults:
 
 def parse_faults_yaml_to_json(text: str, name: str) -> Json:
     """Parse YAML (or JSON, which is YAML). Raises BadFaults with line and column."""
-    from llmproxy.yaml_reader import SuiteProblems, parse_single_yaml_document
+    from llmproxy.yaml_reader import SuiteProblemsError, parse_single_yaml_document
 
     try:
         return parse_single_yaml_document(text, name, empty_hint="it holds a list of `faults`")
-    except SuiteProblems as error:
+    except SuiteProblemsError as error:
         raise BadFaults(error.message, hint=_ALL, where=FAULTS) from error
 
 
@@ -142,10 +142,10 @@ def read_faults(value: Json, *, name: str = "") -> Faults:
     if len(rows) > MOST_RULES:
         raise BadFaults(f"{len(rows)} rules; at most {MOST_RULES} are read.", where=where)
     rules = tuple(_parse_rule(row, f"{where}, rule {number}") for number, row in enumerate(rows, 1))
-    return Faults(rules, parse_seed(value.get("seed", 0), where), name)
+    return Faults(rules, require_integer_fault_seed(value.get("seed", 0), where), name)
 
 
-def parse_seed(value: Json, where: str = FAULTS) -> int:
+def require_integer_fault_seed(value: Json, where: str = FAULTS) -> int:
     """Parse a seed. Raises BadFaults."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 63:
         raise BadFaults(f"seed is {_format_value(value)}; it is a whole number.", where=where)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.mcp_answer_replay import read_mcp_called_tool
 from llmproxy.core.providers.provider_table import MCP_PREFIX, Family, get_call_channel
-from llmproxy.core.providers.routing import get_dialect_family
+from llmproxy.core.providers.routing import get_operation_dialect
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.protocol import AGENT, STDIO_PREFIX, Channel
@@ -44,7 +44,7 @@ class FaultyAnswer(NamedTuple):
     """Seconds for which the port refuses new connections."""
 
 
-class FaultCandidate(NamedTuple):
+class FaultCandidateCall(NamedTuple):
     session: str
     party: str
     provider: str
@@ -79,7 +79,7 @@ class FaultCandidate(NamedTuple):
 
 Values = Mapping[str, float]
 """Values of a kind's parameters, defaults included."""
-Break = Callable[[FaultCandidate, Values], FaultyAnswer | None]
+Break = Callable[[FaultCandidateCall, Values], FaultyAnswer | None]
 """Applies a fault; None if the answer is unsuitable, for example without text or tool calls."""
 
 
@@ -179,7 +179,7 @@ Request = tuple[str, str, int]
 
 
 class InjectedFault(NamedTuple):
-    call: FaultCandidate
+    call: FaultCandidateCall
     fault: ChosenFault
     broken: FaultyAnswer | None
     """The client's view of the call; None until the provider has answered, if the fault needs the answer."""
@@ -203,7 +203,7 @@ class FaultInjector:
         self._handshakes.clear()
         self._numbers.clear()
 
-    def inject_fault(self, call: FaultCandidate) -> InjectedFault | None:
+    def inject_fault(self, call: FaultCandidateCall) -> InjectedFault | None:
         request = (call.party, call.key, call.nth)
         injected = self._meets_fault.get(request, 0)
         for fault in choose_faults(self.faults, call, injected=injected, numbers=self._number_call(call, request)):
@@ -215,14 +215,14 @@ class FaultInjector:
                 return InjectedFault(call, fault, broken)
         return None
 
-    def count_call_without_fault(self, call: FaultCandidate) -> None:
+    def count_call_without_fault(self, call: FaultCandidateCall) -> None:
         """Count a call without injecting a fault, so that numbers of later calls stay right."""
         self._number_call(call, (call.party, call.key, call.nth))
 
     def inject_tls_fault(self, session: str, provider: str, host: str) -> InjectedFault | None:
         key = f"tls {host}"
         channel = Channel.LLM if provider else Channel.HTTP
-        call = FaultCandidate(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
+        call = FaultCandidateCall(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
         if (injected := self.inject_fault(call)) is None:
             self._handshakes[key] += 1
         return injected
@@ -241,7 +241,7 @@ class FaultInjector:
         self.injected[fault.number] += times
         self.total[fault.number] += times
 
-    def _number_call(self, call: FaultCandidate, request: Request) -> dict[int, int]:
+    def _number_call(self, call: FaultCandidateCall, request: Request) -> dict[int, int]:
         """Return this call's number among each rule's calls, from 1, if the rule has `call`; retries share a number."""
         found = {}
         for index, rule in enumerate(self.faults.rules):
@@ -256,21 +256,21 @@ class FaultInjector:
         return {**head, "faults": rules, "injected": sum(self.injected.values())}
 
 
-def build_fault_candidate_call(one: Interaction) -> FaultCandidate:
+def build_fault_candidate_call(one: Interaction) -> FaultCandidateCall:
     socket = one.response.status == SWITCHING
-    family = get_dialect_family(one.provider, one.operation)
+    family = get_operation_dialect(one.provider, one.operation)
     answer = None if socket else one.response
-    return FaultCandidate(
+    return FaultCandidateCall(
         session=one.cassette, party=one.party, provider=one.provider, model=one.model or "", operation=one.operation,
-        channel=get_call_channel(one.provider, one.operation),
-        transport="websocket" if socket else get_http_or_stdio_transport(one.provider), key=one.key, nth=one.occurrence,
-        family=family, recording=one.id, stream=one.stream, target=one.request.target, body=one.request.body,
+        channel=get_call_channel(one.provider, one.operation), key=one.key, nth=one.occurrence,
+        transport="websocket" if socket else get_stdio_or_http_transport_name(one.provider), family=family,
+        recording=one.id, stream=one.stream, target=one.request.target, body=one.request.body,
         answer=lambda: answer, tools=lambda: list_tools_called_in_exchange(one.operation, one.request.body, answer),
         in_session=header(one.request.headers, "mcp-session-id") is not None,
     )  # fmt: skip
 
 
-def get_http_or_stdio_transport(provider: str) -> str:
+def get_stdio_or_http_transport_name(provider: str) -> str:
     return "stdio" if provider.startswith(STDIO_PREFIX) else "http"
 
 
@@ -282,7 +282,7 @@ def list_tools_called_in_exchange(operation: str, request: bytes, answer: Respon
 
 
 def choose_faults(
-    faults: Faults, call: FaultCandidate, *, injected: int, numbers: Mapping[int, int]
+    faults: Faults, call: FaultCandidateCall, *, injected: int, numbers: Mapping[int, int]
 ) -> Iterator[ChosenFault]:
     """Yield the faults that a call may meet, in order; the next one is tried if one cannot be applied to the answer.
 
@@ -299,11 +299,11 @@ def choose_faults(
             yield ChosenFault(rule, index + 1)
 
 
-def can_fault_occur(rule: FaultRule, call: FaultCandidate) -> bool:
+def can_fault_occur(rule: FaultRule, call: FaultCandidateCall) -> bool:
     return call.channel in rule.kind.channels and call.transport in rule.kind.transports
 
 
-def matches_rule_filters(rule: FaultRule, call: FaultCandidate) -> bool:
+def matches_rule_filters(rule: FaultRule, call: FaultCandidateCall) -> bool:
     """Return whether a rule's text and recording filters select a call; an answer's tools come last (slow)."""
     recordings = rule.numbers.get("recording")
     if recordings and call.recording not in recordings:
@@ -311,14 +311,14 @@ def matches_rule_filters(rule: FaultRule, call: FaultCandidate) -> bool:
     return all(matches_fault_rule_field(rule, name, call) for name in TEXTS)
 
 
-def matches_fault_rule_field(rule: FaultRule, name: str, call: FaultCandidate) -> bool:
+def matches_fault_rule_field(rule: FaultRule, name: str, call: FaultCandidateCall) -> bool:
     patterns = rule.texts.get(name) or _get_default_filter(rule, name, call)
     if name == "tool":
         return not patterns or any(matches_any_glob_pattern(patterns, tool) for tool in call.tools())
     return matches_any_glob_pattern(patterns, getattr(call, name))
 
 
-def _get_default_filter(rule: FaultRule, name: str, call: FaultCandidate) -> tuple[str, ...]:
+def _get_default_filter(rule: FaultRule, name: str, call: FaultCandidateCall) -> tuple[str, ...]:
     """Return the default filter: the agent's calls; the kind's usual channels; in MCP, tool calls only."""
     if name == "party":
         return (AGENT,)
@@ -334,6 +334,6 @@ def matches_any_glob_pattern(patterns: tuple[str, ...], text: str) -> bool:
     return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
-def draw_seeded_random_number(seed: int, call: FaultCandidate, rule: int, attempt: int) -> float:
+def draw_seeded_random_number(seed: int, call: FaultCandidateCall, rule: int, attempt: int) -> float:
     words = [seed, call.session, rule, call.party, call.key, call.nth, attempt]
     return int.from_bytes(hashlib.sha256(json.dumps(words).encode()).digest()[:8]) / (1 << 64)

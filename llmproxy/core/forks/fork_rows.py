@@ -14,15 +14,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from llmproxy.advice import format_command, quote_word
-from llmproxy.core.forks.overrides import Overrides, parse_json_overrides
+from llmproxy.advice import format_llmproxy_command, quote_word
+from llmproxy.core.forks.overrides import Overrides, parse_tool_and_answer_overrides
 from llmproxy.core.store import row_conversion
 from llmproxy.core.store.file import statements
 from llmproxy.core.store.reader import Place, StoreReader
 from llmproxy.core.store.row_conversion import decode_sql_text, to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, remove_program_prefix
-from llmproxy.protocol import format_sample_name
+from llmproxy.protocol import format_cassette_sample_name
 
 _COPIED = ", ".join(name for name in row_conversion.COLUMNS if name not in ("cassette", "sample", "started_at"))
 _COPY = f"""
@@ -65,7 +65,7 @@ class Fork:
 
     def describe_origin(self) -> str:
         where = f" (first at {self.path})" if self.path else ""
-        parent = format_sample_name(self.parent, self.parent_sample)
+        parent = format_cassette_sample_name(self.parent, self.parent_sample)
         return f"fork of {parent} at request {self.step}: {self.why}{where}"
 
     def was_channel_offline(self, channel: str) -> bool:
@@ -118,7 +118,7 @@ def parse_fork_from_file(cassette: str, tree: Any) -> Fork:
         if not good or (name in _LEAST and not _LEAST[name] <= value <= _MOST):
             raise ValueError(f"`{name}` of `fork` cannot be {value!r}")
     try:
-        overrides = parse_json_overrides(tree.get("overrides"))
+        overrides = parse_tool_and_answer_overrides(tree.get("overrides"))
     except SettingsError as error:
         raise ValueError(f"`fork`: {remove_program_prefix(error).removesuffix('.')}") from error
     return Fork(**tree | {"cassette": cassette, "overrides": overrides})
@@ -146,7 +146,7 @@ def find_fork(store: StoreReader, cassette: str, sample: int) -> Fork | None:
     return next(_query_forks(store, "WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample)), None)
 
 
-def list_forks(store: StoreReader) -> list[Fork]:
+def list_all_forks_in_store(store: StoreReader) -> list[Fork]:
     return list(_query_forks(store, "ORDER BY created_at, cassette, sample", ()))
 
 
@@ -155,9 +155,8 @@ def _query_forks(store: StoreReader, rest: str, values: tuple[object, ...]) -> I
     for cassette, parent, step, why, sample, parent_sample, shared, path, overrides, created_at, live in found:
         yield Fork(
             decode_sql_text(cassette), decode_sql_text(parent), step, decode_sql_text(why), sample, parent_sample,
-            shared,
-            None if path is None else decode_sql_text(path), parse_json_overrides(json.loads(overrides)), created_at,
-            decode_sql_text(live),
+            shared, None if path is None else decode_sql_text(path),
+            parse_tool_and_answer_overrides(json.loads(overrides)), created_at, decode_sql_text(live),
         )  # fmt: skip
 
 
@@ -167,7 +166,7 @@ def lease_cassette_name(
     """Lease a child: `wanted`, or the first free ``PARENT@KIND-N``. Raises CassetteNameTaken, CassetteBusy."""
     if wanted is not None:
         if wanted in taken or store.has_recordings(wanted, 1):
-            gone = format_command(f"prune --cassette {quote_word(wanted)}", store.path)
+            gone = format_llmproxy_command(f"prune --cassette {quote_word(wanted)}", store.path)
             hint = f"Take another name with --as, or throw it away: {gone}"
             raise CassetteNameTaken(f"llmproxy: there is a cassette {wanted!r} already.", hint=hint)
         store.begin_writing(wanted, 1, exclusive=True, holder=holder)
@@ -205,7 +204,7 @@ def store_fork_with_copies(
     """Store a fork and its copies, which end at `now`, or have their recorded times. Returns the copies' ids."""
     name, made = to_sql(fork.cassette), []
     with store.sqlite_transaction() as conn:
-        statements.ensure_cassette_row(conn, name, fork.sample, now)
+        statements.ensure_cassette_row_exists(conn, name, fork.sample, now)
         served = [(each.id, *conn.execute(_TIME, (each.id,)).fetchall()[0]) for each in shared]
         for copy, began in zip(shared, _date_copies(served, None if as_recorded else now), strict=True):
             position = conn.execute(_COUNT, (name, fork.sample)).fetchall()[0][0]
@@ -224,7 +223,7 @@ def fork_cassette(store: Store, parent: Place, at: int | None, wanted: str | Non
     if not found or (at is not None and not 0 < at <= len(found)):
         there = f"{len(found)} interactions are recorded: none is number {at}" if found else "nothing is recorded"
         msg = f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}."
-        raise CassetteNotFound(msg, hint=format_command("ls", store.path))
+        raise CassetteNotFound(msg, hint=format_llmproxy_command("ls", store.path))
     taken = found if at is None else found[:at]
     name = lease_cassette_name(store, parent[0], wanted, holder)
     inherited = find_fork(store, *parent)

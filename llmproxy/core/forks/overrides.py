@@ -118,7 +118,7 @@ class Overrides:
         }
 
 
-def parse_json_overrides(value: Json) -> Overrides:
+def parse_tool_and_answer_overrides(value: Json) -> Overrides:
     """Return the overrides in JSON form. Raises OverrideError."""
     if value is None:
         return Overrides()
@@ -197,7 +197,7 @@ def format_given_value(value: Json) -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
-def parse_overrides(tools: Iterable[str], answers: Iterable[str]) -> Overrides:
+def parse_answer_override_options(tools: Iterable[str], answers: Iterable[str]) -> Overrides:
     """Return the overrides of --override-tool and --override-llm. Raises OverrideError."""
     found: dict[int, Message] = {}
     for text in answers:
@@ -272,7 +272,7 @@ class ToolOverrideAtCall:
 
 
 @dataclass(slots=True)
-class OverriddenRequest:
+class RequestWithReplacedToolResults:
     body: bytes
     swaps: tuple[ToolOverrideAtCall, ...] = ()
     seen: tuple[str, ...] = ()
@@ -281,16 +281,18 @@ class OverriddenRequest:
     """Calls in its history, by id."""
 
 
-def replace_tool_results(body: bytes, overrides: Overrides, known: Known = lambda _id: None) -> OverriddenRequest:
+def replace_tool_results(
+    body: bytes, overrides: Overrides, known: Known = lambda _id: None
+) -> RequestWithReplacedToolResults:
     """Replace the results of a request. A body that is no JSON object is returned unchanged."""
     tree = parse_json(body)
     if not isinstance(tree, dict):
-        return OverriddenRequest(body)
+        return RequestWithReplacedToolResults(body)
     reader = _ResultSwapper(overrides, known)
     reader.swap_body_in_place(as_dict(tree.get("request")) or tree)  # Code Assist wraps it
     if reader.swaps:
         body = json.dumps(tree, separators=(",", ":")).encode()
-    return OverriddenRequest(body, tuple(reader.swaps), tuple(dict.fromkeys(reader.seen)), reader.calls)
+    return RequestWithReplacedToolResults(body, tuple(reader.swaps), tuple(dict.fromkeys(reader.seen)), reader.calls)
 
 
 class _ResultSwapper:

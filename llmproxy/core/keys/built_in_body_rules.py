@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Action(StrEnum):
+class MemberAction(StrEnum):
     IGNORE = "ignore"
     """Removed: it cannot change the answer."""
     STREAM = "stream"
@@ -27,7 +27,7 @@ class Action(StrEnum):
     REFER = "refer"
     """Refers to an id declared in this request, or created by an earlier answer (a response, a file); else literal."""
     OWN = "own"
-    """The id of an echoed item: declared if the item has its content (`Rule.own`), else it names the server's copy."""
+    """The id of an echoed item: declared if the item has content (`MemberRule.own`), else names the server's copy."""
     FILE_URI = "file-uri"
     """Refers to an uploaded file if it is the URI of a file; any other URI is content."""
     JSON = "json"
@@ -39,8 +39,8 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    do: Action
+class MemberRule:
+    do: MemberAction
     why: str
     into: Shape | None = None
     own: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    members: Mapping[str, Rule] = field(default_factory=dict)
+    members: Mapping[str, MemberRule] = field(default_factory=dict)
     nulls: bool = False
     """Leave out members that are null: clients write null for "absent" here."""
     kinds: Mapping[str, Shape] = field(default_factory=dict)
@@ -62,26 +62,30 @@ VERSION = 3
 """Version of the tables below; part of `Rules.rules_digest`. Moving a golden key also needs a new key tag."""
 
 
-def _rows_to_ignore_rules(*rows: tuple[str, str]) -> dict[str, Rule]:
-    return {name: Rule(Action.IGNORE, why) for name, why in rows}
+def _rows_to_ignore_rules(*rows: tuple[str, str]) -> dict[str, MemberRule]:
+    return {name: MemberRule(MemberAction.IGNORE, why) for name, why in rows}
 
 
-def _make_rule(into: Shape, why: str = "holds ids or markers", do: Action = Action.WALK) -> Rule:
-    return Rule(do, why, into)
+def _make_rule(into: Shape, why: str = "holds ids or markers", do: MemberAction = MemberAction.WALK) -> MemberRule:
+    return MemberRule(do, why, into)
 
 
-STREAM = {"stream": Rule(Action.STREAM, "the stream flag is a separate part of the key; `false` equals absent")}
+STREAM = {
+    "stream": MemberRule(MemberAction.STREAM, "the stream flag is a separate part of the key; `false` equals absent")
+}
 CACHE_MARKS = _rows_to_ignore_rules(
     ("cache_control", "prompt-cache marker: changes the cost, not the answer"),
     ("prompt_cache_breakpoint", "prompt-cache marker: changes the cost, not the answer"),
 )
-DECLARE = Rule(Action.DECLARE, "ids of calls are random; frameworks generate them if the provider gives none")
-REFER = Rule(Action.REFER, "a random id of a call, or of an object of an earlier answer")
-EMPTY = Rule(Action.SPARE, "libraries send an empty value instead of none")
-ARGUMENTS = Rule(Action.JSON, "frameworks re-serialise this JSON (LangChain adds spaces)")
+DECLARE = MemberRule(
+    MemberAction.DECLARE, "ids of calls are random; frameworks generate them if the provider gives none"
+)
+REFER = MemberRule(MemberAction.REFER, "a random id of a call, or of an object of an earlier answer")
+EMPTY = MemberRule(MemberAction.SPARE, "libraries send an empty value instead of none")
+ARGUMENTS = MemberRule(MemberAction.JSON, "frameworks re-serialise this JSON (LangChain adds spaces)")
 
 TOOL = Shape(CACHE_MARKS)
-TOOLS = _make_rule(TOOL, EMPTY.why, Action.SPARE)
+TOOLS = _make_rule(TOOL, EMPTY.why, MemberAction.SPARE)
 
 # -- OpenAI: chat completions, and compatible providers ----------------------------------------------------------------
 
@@ -99,7 +103,7 @@ CHAT_CALL = Shape({"id": DECLARE, "function": _make_rule(Shape({"arguments": ARG
 CHAT_MESSAGE = Shape(
     {
         **CACHE_MARKS, "content": _make_rule(CHAT_PART),
-        "tool_calls": _make_rule(CHAT_CALL, EMPTY.why, Action.SPARE), "tool_call_id": REFER,
+        "tool_calls": _make_rule(CHAT_CALL, EMPTY.why, MemberAction.SPARE), "tool_call_id": REFER,
         "function_call": _make_rule(Shape({"arguments": ARGUMENTS})),
         "audio": _make_rule(Shape({"id": REFER}), "audio of an earlier answer"), "images": EMPTY,
     },
@@ -119,11 +123,11 @@ PARTS = _make_rule(RESPONSES_PART)
 ITEM = Shape({"id": DECLARE, "call_id": REFER, "content": PARTS, "output": PARTS, **CACHE_MARKS}, nulls=True)
 
 
-def _build_item_shape(extra: Mapping[str, Rule]) -> Shape:
+def _build_item_shape(extra: Mapping[str, MemberRule]) -> Shape:
     return Shape({**ITEM.members, **extra}, nulls=True)
 
 
-def _build_call_item_rules(**extra: Rule) -> Shape:
+def _build_call_item_rules(**extra: MemberRule) -> Shape:
     return _build_item_shape({"call_id": DECLARE, **extra})
 
 
@@ -140,24 +144,26 @@ INPUT_ITEM = Shape(
             ("custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call",
              "tool_search_call"), _build_call_item_rules()),
         "code_interpreter_call": _build_call_item_rules(
-            container_id=REFER, id=Rule(Action.OWN, _WITHOUT, own=("code",))),
-        "file_search_call": _build_call_item_rules(id=Rule(Action.OWN, _WITHOUT, own=("results",))),
-        "image_generation_call": _build_call_item_rules(id=Rule(Action.OWN, _WITHOUT, own=("result",))),
-        "web_search_call": _build_call_item_rules(id=Rule(Action.OWN, _WITHOUT, own=("action",))),
-        "reasoning": _build_item_shape({"id": Rule(Action.OWN, _WITHOUT, own=("encrypted_content", "content"))}),
-        "compaction": _build_item_shape({"id": Rule(Action.OWN, _WITHOUT, own=("encrypted_content",))}),
+            container_id=REFER, id=MemberRule(MemberAction.OWN, _WITHOUT, own=("code",))),
+        "file_search_call": _build_call_item_rules(id=MemberRule(MemberAction.OWN, _WITHOUT, own=("results",))),
+        "image_generation_call": _build_call_item_rules(id=MemberRule(MemberAction.OWN, _WITHOUT, own=("result",))),
+        "web_search_call": _build_call_item_rules(id=MemberRule(MemberAction.OWN, _WITHOUT, own=("action",))),
+        "reasoning": _build_item_shape(
+            {"id": MemberRule(MemberAction.OWN, _WITHOUT, own=("encrypted_content", "content"))}
+        ),
+        "compaction": _build_item_shape({"id": MemberRule(MemberAction.OWN, _WITHOUT, own=("encrypted_content",))}),
         "item_reference": _build_item_shape({"id": REFER}),
     },
 )  # fmt: skip
 CONTAINER = Shape({"id": REFER, "file_ids": REFER})
-_TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": Rule(Action.REFER, REFER.why, CONTAINER)}
+_TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": MemberRule(MemberAction.REFER, REFER.why, CONTAINER)}
 _CREDENTIAL = "a credential: replay works with any"
 RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_rows_to_ignore_rules(("authorization", _CREDENTIAL))})})
 RESPONSES = Shape(
     {
         **OPENAI_TOP, "input": _make_rule(INPUT_ITEM),
-        "tools": _make_rule(RESPONSES_TOOL, EMPTY.why, Action.SPARE), "include": EMPTY,
-        "previous_response_id": REFER, "conversation": Rule(Action.REFER, REFER.why, Shape({"id": REFER})),
+        "tools": _make_rule(RESPONSES_TOOL, EMPTY.why, MemberAction.SPARE), "include": EMPTY,
+        "previous_response_id": REFER, "conversation": MemberRule(MemberAction.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,
 )  # fmt: skip
@@ -194,12 +200,14 @@ BLOCK = Shape(
             for kind in ("tool_use", "server_tool_use", "mcp_tool_use")
         },
         "thinking": Shape(
-            {**CACHE_MARKS, "signature": Rule(Action.SIGNATURE, "belongs to the thinking text, which counts")},
+            {**CACHE_MARKS, "signature": MemberRule(MemberAction.SIGNATURE, "belongs to thinking text, which counts")},
             nulls=True,
         ),
     },
 )  # fmt: skip
-SYSTEM_BLOCKS = Rule(Action.SYSTEM, "in this line, Claude Code puts a checksum that differs in every request", BLOCK)
+SYSTEM_BLOCKS = MemberRule(
+    MemberAction.SYSTEM, "in this line, Claude Code puts a checksum that differs in every request", BLOCK
+)
 MESSAGES = Shape(
     {
         **STREAM,
@@ -215,7 +223,7 @@ MESSAGES = Shape(
         "messages": _make_rule(Shape({**CACHE_MARKS, "content": _make_rule(BLOCK)}, nulls=True)),
         "tools": TOOLS,
         "mcp_servers": _make_rule(Shape(_rows_to_ignore_rules(("authorization_token", _CREDENTIAL)))),
-        "container": Rule(Action.REFER, REFER.why, Shape({"id": REFER})),
+        "container": MemberRule(MemberAction.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,
 )
@@ -223,7 +231,11 @@ MESSAGES = Shape(
 # -- Gemini and Vertex -------------------------------------------------------------------------------------------------
 
 _FILE_DATA = _make_rule(
-    Shape(dict.fromkeys(("fileUri", "file_uri"), Rule(Action.FILE_URI, "names an uploaded file by a random id")))
+    Shape(
+        dict.fromkeys(
+            ("fileUri", "file_uri"), MemberRule(MemberAction.FILE_URI, "names an uploaded file by a random id")
+        )
+    )
 )
 GEMINI_PART = Shape(
     {

@@ -12,17 +12,17 @@ from copy import deepcopy
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 
-from llmproxy.core.keys.built_in_body_rules import SYSTEM_BLOCKS, Action, Rule, Shape
+from llmproxy.core.keys.built_in_body_rules import SYSTEM_BLOCKS, MemberAction, MemberRule, Shape
 from llmproxy.core.keys.head_rules import (
     ID_QUERY,
     decide_if_header_affects_key,
     explain_ignored_query_member,
     find_url_signature_members,
 )
-from llmproxy.core.keys.normalize import BodyShapeNormalizer, find_operation_body_rules
+from llmproxy.core.keys.normalize import BodyMemberRuleApplier, find_operation_body_rules
 from llmproxy.core.keys.user_rules import Rules, apply_normalize_rules, compile_normalize_rules
 from llmproxy.core.providers.routing import Route
-from llmproxy.core.traffic.canonical_json import LossyJson, parse_lossless_json
+from llmproxy.core.traffic.canonical_json import LossyJson, parse_json_or_raise_if_lossy
 from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.core.traffic.json_diff import format_path
 
@@ -37,7 +37,7 @@ _PROJECT = re.compile(r"/projects/[^/]+/")
 Path = tuple[str | int, ...]
 
 
-class KeyDifference(NamedTuple):
+class IgnoredRequestDifference(NamedTuple):
     place: str
     """``$.metadata``, ``header traceparent``, ``query key``, ``path``."""
     old: str
@@ -48,11 +48,11 @@ class KeyDifference(NamedTuple):
 
 def explain_ignored_differences(
     old: Request, new: Request, routes: tuple[Route, Route], rules: Rules
-) -> list[KeyDifference]:
+) -> list[IgnoredRequestDifference]:
     one, other = (each.target.partition("?")[0] for each in (old, new))
     why = _explain_path_difference(unquote(one), unquote(other), routes) if one != other else ""
     return [
-        *([KeyDifference("path", one, other, why)] if one != other else ()),
+        *([IgnoredRequestDifference("path", one, other, why)] if one != other else ()),
         *_compare_queries(old, new, routes[1]),
         *_compare_headers(old, new, routes[1]),
         *_compare_bodies(old, new, routes, rules),
@@ -72,7 +72,7 @@ def _explain_path_difference(one: str, other: str, routes: tuple[Route, Route]) 
     return "two names of one API version" if bare[0] == bare[1] else ""
 
 
-def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
+def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[IgnoredRequestDifference]:
     one, other = (_group_url_parameters_by_name(each.target) for each in (old, new))
     signed = frozenset() if where.known else find_url_signature_members(old.target.partition("?")[2])
     for name in sorted(one.keys() | other.keys()):
@@ -83,14 +83,14 @@ def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[KeyDi
                 for value in (*left, *right)
             ]
             why = next(filter(None, reasons), ID if name in ID_QUERY else "")
-            yield KeyDifference(f"query {name}", ",".join(left), ",".join(right), why)
+            yield IgnoredRequestDifference(f"query {name}", ",".join(left), ",".join(right), why)
 
 
 def _group_url_parameters_by_name(target: str) -> dict[str, list[str]]:
     return parse_qs(target.partition("?")[2], keep_blank_values=True, errors="surrogateescape")
 
 
-def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
+def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[IgnoredRequestDifference]:
     for name in sorted({name.lower() for name, _ in (*old.headers, *new.headers)}):
         sides = ([value for each, value in request.headers if each.lower() == name] for request in (old, new))
         left, right = map(", ".join, sides)
@@ -98,7 +98,7 @@ def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[KeyDi
             # If it counts, the equal keys prove equivalent values.
             verdict = decide_if_header_affects_key(name, known=where.known)
             why = f"says the same: {verdict.why}" if verdict.counts else verdict.why
-            yield KeyDifference(f"header {name}", left, right, why)
+            yield IgnoredRequestDifference(f"header {name}", left, right, why)
 
 
 def list_fields_ignored_in_key(request: Request, where: Route) -> dict[str, str]:
@@ -115,28 +115,30 @@ def list_fields_ignored_in_key(request: Request, where: Route) -> dict[str, str]
     return found
 
 
-def _compare_bodies(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> Iterator[KeyDifference]:
+def _compare_bodies(
+    old: Request, new: Request, routes: tuple[Route, Route], rules: Rules
+) -> Iterator[IgnoredRequestDifference]:
     if old.body == new.body:
         return
     kinds = [(header(each.headers, "content-type") or "").partition(";")[0].strip().lower() for each in (old, new)]
     if any(kind.startswith("multipart/") for kind in kinds):
         why = "a form: its boundary, the framing of its parts, and names of files that the server forgets"
-        yield KeyDifference("body", "...", "...", why)
+        yield IgnoredRequestDifference("body", "...", "...", why)
         return
     try:
-        trees = parse_lossless_json(old.body), parse_lossless_json(new.body)
+        trees = parse_json_or_raise_if_lossy(old.body), parse_json_or_raise_if_lossy(new.body)
     except LossyJson:
         why = "a form, escaped otherwise" if "application/x-www-form-urlencoded" in kinds else ""
-        yield KeyDifference("body", "...", "...", why)
+        yield IgnoredRequestDifference("body", "...", "...", why)
         return
     touched = [_find_ruled_places(deepcopy(tree), where, rules) for tree, where in zip(trees, routes, strict=True)]
     for path, left, right in list(_find_tree_differences(*trees))[:MOST]:
         above = (path[:length] for length in range(len(path), 0, -1))
         why = next((each[place] for place in above for each in touched if place in each), "")
-        yield KeyDifference(format_path(path), _format_short(left), _format_short(right), why)
+        yield IgnoredRequestDifference(format_path(path), _format_short(left), _format_short(right), why)
 
 
-class _RuleTracer(BodyShapeNormalizer):
+class _RuleTracer(BodyMemberRuleApplier):
     """A shape walk that records each member to which a rule applied."""
 
     def __init__(self, stream: bool | None) -> None:  # noqa: FBT001 - as the key has it
@@ -163,10 +165,10 @@ class _RuleTracer(BodyShapeNormalizer):
             if name not in node:
                 self.touched.setdefault((*path, name), NULLS)
 
-    def _apply_member_rule(self, node: dict[str, object], name: str, rule: Rule) -> None:
+    def _apply_member_rule(self, node: dict[str, object], name: str, rule: MemberRule) -> None:
         path, before = (*self.places.get(id(node), ()), name), node[name]
         super()._apply_member_rule(node, name, rule)
-        leads_on = rule.do in (Action.WALK, Action.SPARE, Action.SYSTEM) or (
+        leads_on = rule.do in (MemberAction.WALK, MemberAction.SPARE, MemberAction.SYSTEM) or (
             rule.into is not None and isinstance(before, dict)
         )
         if not leads_on or name not in node:

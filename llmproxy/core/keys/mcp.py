@@ -44,7 +44,7 @@ class McpRequestKeyParts(NamedTuple):
     headers: Headers
 
 
-def is_tool_call(operation: str) -> bool:
+def is_mcp_tool_call(operation: str) -> bool:
     """Return whether an operation is a tool call; it includes the tool's name if that is a valid name."""
     return operation == _CALL or operation.startswith(f"{_CALL} ")
 

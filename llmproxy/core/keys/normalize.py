@@ -9,7 +9,7 @@ be compared literally:
   occurrence and ordinal of the interaction that created them. Unknown ids stay literal; no id is ever ignored.
 
 Objects are walked in the sorted order of their members, so aliases do not depend on how a body was written. A body that
-cannot be canonicalised is kept raw; `canonicalize` raises for no body.
+cannot be canonicalised is kept raw; `canonicalize_request` raises for no body.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys import built_in_body_rules, mcp
-from llmproxy.core.keys.built_in_body_rules import BILLING_HEADER, MESSAGES, NOTHING, SHAPES, Action, Rule, Shape
+from llmproxy.core.keys.built_in_body_rules import (
+    BILLING_HEADER,
+    MESSAGES,
+    NOTHING,
+    SHAPES,
+    MemberAction,
+    MemberRule,
+    Shape,
+)
 from llmproxy.core.keys.head_rules import (
     canonicalize_ambiguous_path,
     is_header_in_request_key,
@@ -32,7 +40,7 @@ from llmproxy.core.keys.head_rules import (
     list_query_members_in_key,
 )
 from llmproxy.core.keys.user_rules import (
-    CompiledRules,
+    CompiledNormalizeRules,
     Rules,
     apply_normalize_rules,
     compile_normalize_rules,
@@ -41,7 +49,7 @@ from llmproxy.core.keys.user_rules import (
 from llmproxy.core.providers.routing import Route, asks_for_stream
 from llmproxy.core.secrets.find_secrets import CredentialEpoch
 from llmproxy.core.traffic.body_decoding import MultipartField, parse_multipart
-from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse_lossless_json
+from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse_json_or_raise_if_lossy
 from llmproxy.core.traffic.interaction import Headers, Key, Request, header
 from llmproxy.lazy_regex import late
 
@@ -78,7 +86,7 @@ _UNNAMED_FILES = ("audio.", "images.", "videos")
 """Operations (prefixes) that discard an upload's name: only its extension counts. Other servers keep names."""
 
 
-def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) -> Canonical:
+def canonicalize_request(request: Request, route: Route, rules: Rules, made_by: MadeBy) -> Canonical:
     """Derive the canonical form of a redacted request. Never raises, whatever the body is."""
     ready = compile_normalize_rules(rules)
     content_type = header(request.headers, "content-type") or ""
@@ -88,7 +96,7 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
     if not route.known and (said := mcp.extract_mcp_key_parts(request.method, request.headers, tree)) is not None:
         return _canonicalize_mcp(request, route, said, ready)
     stream = asks_for_stream(route, tree if kind == "json" else None)
-    walker = BodyShapeNormalizer(made_by, stream=stream)
+    walker = BodyMemberRuleApplier(made_by, stream=stream)
     if kind == "json":
         tree = tree if ready.is_empty else apply_normalize_rules(tree, ready)
         if route.known and isinstance(tree, dict):
@@ -111,18 +119,20 @@ REFERRING = late(rb'"(?:\w*[iI]ds?|conversation|container|file_?[uU]ri|cached_?[
 """A member in which requests of some dialect name server state."""
 
 
-def list_server_state_ids(body: bytes, route: Route, rules: Rules) -> list[str]:
+def list_provider_state_ids_in_body(body: bytes, route: Route, rules: Rules) -> list[str]:
     """Return the ids of server state in a redacted JSON body; most bodies are excluded by a search for member names."""
-    walker = BodyShapeNormalizer(lambda _: None)
+    walker = BodyMemberRuleApplier(lambda _: None)
     if REFERRING.search(body) is not None:
         with suppress(LossyJson):
-            tree = apply_normalize_rules(parse_lossless_json(body), compile_normalize_rules(rules))
+            tree = apply_normalize_rules(parse_json_or_raise_if_lossy(body), compile_normalize_rules(rules))
             if isinstance(tree, dict):
                 walker.apply_shape(tree, find_operation_body_rules(route, tree))
     return walker.refs
 
 
-def _canonicalize_mcp(request: Request, route: Route, said: mcp.McpRequestKeyParts, rules: CompiledRules) -> Canonical:
+def _canonicalize_mcp(
+    request: Request, route: Route, said: mcp.McpRequestKeyParts, rules: CompiledNormalizeRules
+) -> Canonical:
     tree = said.tree if said.tree is None or rules.is_empty else apply_normalize_rules(said.tree, rules)
     path = request.target.partition("?")[0]
     return Canonical(
@@ -134,7 +144,7 @@ def _canonicalize_mcp(request: Request, route: Route, said: mcp.McpRequestKeyPar
     )  # fmt: skip
 
 
-def _canonicalize_operation(request: Request, route: Route, walk: BodyShapeNormalizer) -> str:
+def _canonicalize_operation(request: Request, route: Route, walk: BodyMemberRuleApplier) -> str:
     path = request.target.partition("?")[0]
     if not route.known and path != route.target.partition("?")[0]:
         return unquote(path)  # redaction changed an unknown path; the route still holds the original
@@ -161,7 +171,7 @@ def detect_and_parse_body(body: bytes, content_type: str, *, named: bool | None)
         return ("raw", None) if fields is None else ("multipart", fields)
     if media != "application/x-www-form-urlencoded" or body.lstrip()[:1] in (b"{", b"["):
         try:
-            return "json", parse_lossless_json(body)
+            return "json", parse_json_or_raise_if_lossy(body)
         except LossyJson:
             return "raw", None
     try:
@@ -223,7 +233,7 @@ def _file_extension(filename: str | None) -> str | None:
     return match[0].lower() if match else ""
 
 
-def normalize_form_fields(fields: object, rules: CompiledRules) -> object:
+def normalize_form_fields(fields: object, rules: CompiledNormalizeRules) -> object:
     if not rules.everywhere or not isinstance(fields, list):
         return fields
     return [
@@ -352,7 +362,7 @@ MadeBy = Callable[[str], IdOrigin | None]
 """Returns the interaction of this cassette that created an id; None if none did."""
 
 
-class BodyShapeNormalizer:
+class BodyMemberRuleApplier:
     """Application of shapes to one request's tree, in place; keeps the names that it assigned."""
 
     def __init__(self, made_by: MadeBy, *, stream: bool | None = None) -> None:
@@ -391,39 +401,39 @@ class BodyShapeNormalizer:
         for name in found:
             self._apply_member_rule(node, name, members[name])
 
-    def _apply_member_rule(self, node: dict[str, object], name: str, rule: Rule) -> None:
+    def _apply_member_rule(self, node: dict[str, object], name: str, rule: MemberRule) -> None:
         value = node[name]
         match rule.do:
-            case Action.WALK:
+            case MemberAction.WALK:
                 self._walk_elements_in_place(value, rule.into)
-            case Action.IGNORE:
+            case MemberAction.IGNORE:
                 del node[name]
-            case Action.STREAM:
+            case MemberAction.STREAM:
                 if value is None or (isinstance(value, bool) and self._stream in (None, value)):
                     del node[name]
-            case Action.DECLARE | Action.OWN if isinstance(value, str):
-                if rule.do is Action.OWN and not any(node.get(member) for member in rule.own):
+            case MemberAction.DECLARE | MemberAction.OWN if isinstance(value, str):
+                if rule.do is MemberAction.OWN and not any(node.get(member) for member in rule.own):
                     self._later.append((node, name))
                 elif _ID.fullmatch(value) is not None:
                     node[name] = self._aliases.setdefault(value, f"call#{len(self._aliases) + 1}")
                 else:
                     node[name] = self.escape_alias_lookalike(value)
-            case Action.REFER if not isinstance(value, dict):
+            case MemberAction.REFER if not isinstance(value, dict):
                 self._later.append((node, name))
-            case Action.FILE_URI if isinstance(value, str):
+            case MemberAction.FILE_URI if isinstance(value, str):
                 match = _GOOGLE_FILE.fullmatch(value)
                 if short := match[1] if match else value if re.search(r"/files/[\w-]+/?$", value) else "":
                     self.refs.append(value)
                     node[name] = _build_id_origin_object(self._made_by(short) or self._made_by(value)) or value
-            case Action.JSON if isinstance(value, str):
+            case MemberAction.JSON if isinstance(value, str):
                 with suppress(LossyJson):  # invalid or partial arguments count unchanged
-                    node[name] = dump(parse_lossless_json(value)).decode("ascii")
-            case Action.SIGNATURE:
+                    node[name] = dump(parse_json_or_raise_if_lossy(value)).decode("ascii")
+            case MemberAction.SIGNATURE:
                 if node.get("thinking"):
                     node[name] = "*"
-            case Action.SPARE if value in ([], {}):
+            case MemberAction.SPARE if value in ([], {}):
                 del node[name]
-            case Action.SYSTEM if isinstance(value, list):
+            case MemberAction.SYSTEM if isinstance(value, list):
                 if self.remove_billing_header(value) and not value:
                     del node[name]
                 self._walk_elements_in_place(value, rule.into)

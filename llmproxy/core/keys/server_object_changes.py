@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from llmproxy.core.keys.normalize import MadeBy
 from llmproxy.core.providers.provider_table import METHOD_BEHIND_ID, SAFE
-from llmproxy.core.providers.routing import Route, changes_server_state
+from llmproxy.core.providers.routing import Route, does_request_change_server_state
 from llmproxy.core.traffic.interaction import Key
 
 STATE_HEADER = "x-llmproxy-state"
@@ -65,7 +65,7 @@ class ServerObjectChangeLog:
     ) -> str:
         """Return a digest of all state on which a request's answer may depend; empty if none of it was changed."""
         both = frozenset(change.names if change is not None and change.takes_out and not change.ordered else ())
-        names = list_objects_affecting_answer(route, method, refs, change)
+        names = list_server_objects_behind_answer(route, method, refs, change)
         lists = method in SAFE and route.operation.rpartition("/")[2] not in route.ids  # a whole collection
         return self.digest_state(names, made_by, both, lists=lists)
 
@@ -94,12 +94,12 @@ class ServerObjectChangeLog:
         return hashlib.sha256(repr(said).encode()).hexdigest()[:_DIGITS] if said else ""
 
 
-def find_server_object_change(
+def predict_request_effect_on_provider(
     route: Route, method: str, key: Key, refs: tuple[str, ...], tree: object
 ) -> ServerObjectChange | None:
     """Return the change that a request makes if it succeeds; None for nearly all requests."""
     things: list[str] = []
-    if changes_server_state(route, method):
+    if does_request_change_server_state(route, method):
         # Google appends a method to an id: ``fileSearchStores/s:importFile``.
         ids = [each.partition(":")[0] for each in route.ids] if route.family in METHOD_BEHIND_ID else route.ids
         things += [*map(_strip_collection, ids), _get_collection(route)]
@@ -112,7 +112,7 @@ def find_server_object_change(
     return ServerObjectChange(tuple(dict.fromkeys(things)), key, not route.row.unordered, refs, takes_out)
 
 
-def list_objects_affecting_answer(
+def list_server_objects_behind_answer(
     route: Route, method: str, refs: Iterable[str], change: ServerObjectChange | None
 ) -> list[str]:
     """Return objects whose state may affect an answer, in order; adding to an unordered one does not depend on it."""

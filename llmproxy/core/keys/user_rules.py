@@ -24,7 +24,7 @@ from typing import Literal
 from llmproxy.core.keys.built_in_body_rules import SYSTEM_ROLES, SYSTEM_TEXT, TURNS, VERSION
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
-from llmproxy.settings import Normalize
+from llmproxy.settings import RequestNormalizationRules
 
 WHERE = "[tool.llmproxy.normalize]"
 
@@ -75,7 +75,7 @@ class Rules:
     packs: tuple[str, ...] = ()
 
     @classmethod
-    def from_settings(cls, said: Normalize) -> Rules:
+    def from_settings(cls, said: RequestNormalizationRules) -> Rules:
         """Return the rules of the settings file. Raises SettingsError: an unknown pack, a bad path or pattern."""
         rules = cls(said.ignore, tuple(TextScrub(each.pattern, each.placeholder) for each in said.scrub), said.packs)
         compile_normalize_rules(rules)
@@ -99,7 +99,7 @@ _STEP = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledRules:
+class CompiledNormalizeRules:
     paths: tuple[tuple[Step, ...], ...]
     system: tuple[tuple[re.Pattern[str], str], ...]
     everywhere: tuple[tuple[re.Pattern[str], str], ...]
@@ -125,7 +125,7 @@ def parse_json_path(path: str) -> tuple[Step, ...]:
 
 
 @lru_cache(maxsize=64)
-def compile_normalize_rules(rules: Rules) -> CompiledRules:
+def compile_normalize_rules(rules: Rules) -> CompiledNormalizeRules:
     """Compile rules once. Raises SettingsError that names the invalid path or pattern."""
     system: list[tuple[re.Pattern[str], str]] = []
     everywhere: list[tuple[re.Pattern[str], str]] = []
@@ -142,10 +142,10 @@ def compile_normalize_rules(rules: Rules) -> CompiledRules:
             raise SettingsError(f"{WHERE}: scrub {scrub.pattern!r} -> {scrub.placeholder!r}: {error}") from error
         (system if scrub.where == "system" else everywhere).append((pattern, scrub.placeholder))
     paths = tuple(parse_json_path(path) for path in rules.ignore)
-    return CompiledRules(paths, tuple(system), tuple(everywhere), is_empty=not (paths or system or everywhere))
+    return CompiledNormalizeRules(paths, tuple(system), tuple(everywhere), is_empty=not (paths or system or everywhere))
 
 
-def apply_normalize_rules(tree: object, rules: CompiledRules) -> object:
+def apply_normalize_rules(tree: object, rules: CompiledNormalizeRules) -> object:
     """Remove the ignored members from a JSON tree (in place) and scrub its text; returns the tree."""
     for path in rules.paths:
         _remove_path(tree, path)

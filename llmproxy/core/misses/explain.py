@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from llmproxy.advice import ProxyStartCommandLine, format_command
+from llmproxy.advice import SuggestedCommandTemplate, format_llmproxy_command
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.nearest_recording import (
     AS_RECORDED,
@@ -49,7 +49,7 @@ class MissContext:
     last_user: str = ""
     store: str = DEFAULT_STORE
     store_exists: bool = True
-    again: ProxyStartCommandLine = field(default_factory=ProxyStartCommandLine)
+    again: SuggestedCommandTemplate = field(default_factory=SuggestedCommandTemplate)
     upstreams: Mapping[str, str] = field(default_factory=dict)
     """Upstreams that only its session has, or that the nearest recording came from and no option names."""
     recordings: int = 0
@@ -205,11 +205,11 @@ def _list_advice_steps(miss: ExplainedMiss) -> list[_Advice]:
     if (why := _match_reason(miss)).steps is _advise_record:
         return why.steps(miss)  # there is no recording to show
     store = miss.context.store
-    near = [format_command(f"show {miss.nearest.id}", store)] if miss.nearest else []
+    near = [format_llmproxy_command(f"show {miss.nearest.id}", store)] if miss.nearest else []
     live = [_Advice("or let the real tool answer: --unknown-tool live")] if miss.context.beside_live else []
     page = miss.context.again.page
     seen = f"   {page}#/live/{miss.context.key[3:15]}" if page else ""
-    return [*why.steps(miss), *live, _Advice("look closer", [format_command("why", store), *near], seen)]
+    return [*why.steps(miss), *live, _Advice("look closer", [format_llmproxy_command("why", store), *near], seen)]
 
 
 def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
@@ -323,7 +323,7 @@ def _advise_rules(miss: ExplainedMiss) -> list[_Advice]:
     again = "" if miss.context.again.is_begun_anew else ", and start the proxy again"
     step = _Advice(
         f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then",
-        [format_command("verify --rekey", miss.context.store)],
+        [format_llmproxy_command("verify --rekey", miss.context.store)],
         f"{again}{rest}",
     )
     # A rule that leaves differences is not the first advice. If a place is unbound, the recording has declared

@@ -203,7 +203,7 @@ def asks_for_stream(route: Route, body_json: object) -> bool:
     return route.row.stream_default if value is None else value in (True, "true", "True")
 
 
-def changes_server_state(route: Route, method: str) -> bool:
+def does_request_change_server_state(route: Route, method: str) -> bool:
     last = route.operation.rpartition("/")[2].rpartition(":")[2]
     if method == "POST":
         return route.keeps and last not in provider_table.READS_BY_POST
@@ -218,7 +218,7 @@ _OPERATION_FAMILY: dict[tuple[str, str], Family] = {
 }
 
 
-def get_dialect_family(provider: str, operation: str) -> Family:
+def get_operation_dialect(provider: str, operation: str) -> Family:
     """Return the dialect of a stored interaction; OpenAI's for a provider that is not in the table."""
     if provider.startswith((provider_table.HTTP_PREFIX, STDIO_PREFIX)):
         return "http"
@@ -387,7 +387,7 @@ def _split_origin_and_path(url: str) -> _BaseUrl:
     return _BaseUrl(f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/"))
 
 
-def find_unconfigured_upstream(route: Route, recorded: str, named: Mapping[str, str]) -> dict[str, str]:
+def find_unset_recorded_upstream(route: Route, recorded: str, named: Mapping[str, str]) -> dict[str, str]:
     """Return a recording's upstream, by name, if it is no host of its provider's and none is `named` for that."""
     provider, host = route.provider, urlsplit(recorded).hostname
     if not host or recorded == route.upstream or provider.name in named or provider.name not in PROVIDERS:

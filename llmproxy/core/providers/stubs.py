@@ -85,11 +85,11 @@ def build_stub_response(status: int, text: str = "", kind: str = "", *more: tupl
     return Response(status, "", headers, (Chunk(0, text.encode()),) if text else ())
 
 
-def answer_json(value: object, status: int = 200, *more: tuple[str, str]) -> Response:
+def build_stub_json(value: object, status: int = 200, *more: tuple[str, str]) -> Response:
     return build_stub_response(status, json.dumps(value, separators=(",", ":")), "application/json", *more)
 
 
-def token(kind: str = "access") -> str:
+def make_dummy_oauth_token(kind: str = "access") -> str:
     return f"{DUMMY}-{kind}-token-of-a-replay-by-llmproxy-which-nobody-accepts"
 
 
@@ -103,7 +103,7 @@ def make_unsigned_jwt(asked: RequestForStub) -> str:
 
 def _answer_token(asked: RequestForStub) -> Response:
     """Answer like a token endpoint (RFC 6749, 5.1, RFC 8693), with the member names of all known services."""
-    ends, made = int(asked.now) + LIFETIME, dict.fromkeys(("access_token", "accessToken"), token())
+    ends, made = int(asked.now) + LIFETIME, dict.fromkeys(("access_token", "accessToken"), make_dummy_oauth_token())
     made |= dict.fromkeys(("token", "value"), make_unsigned_jwt(asked))
     made |= {"token_type": "Bearer", "expires_on": str(ends)}
     made |= {"expireTime": _format_expiry(asked), "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
@@ -111,7 +111,7 @@ def _answer_token(asked: RequestForStub) -> Response:
     if asked.said.get("grant_type") in ("authorization_code", "refresh_token", _JWT_GRANT):
         made["id_token"] = make_unsigned_jwt(asked)
     flavor = ("metadata-flavor", "Google")
-    return answer_json({**made, "expires_in": LIFETIME, "ext_expires_in": LIFETIME}, 200, flavor)
+    return build_stub_json({**made, "expires_in": LIFETIME, "ext_expires_in": LIFETIME}, 200, flavor)
 
 
 def _format_expiry(asked: RequestForStub) -> str:
@@ -123,14 +123,14 @@ def _answer_google_metadata(asked: RequestForStub) -> Response:
     if last == "token":
         return _answer_token(asked)
     if asked.said.get("recursive"):
-        return answer_json({"aliases": ["default"], "email": f"{NAME}@llmproxy.invalid", "scopes": []}, 200, flavor)
+        return build_stub_json({"aliases": ["default"], "email": f"{NAME}@llmproxy.invalid", "scopes": []}, 200, flavor)
     texts = {"identity": make_unsigned_jwt(asked), "universe-domain": "googleapis.com", "": "computeMetadata/"}
     return build_stub_response(200, texts.get(last, NAME), "application/text", flavor)
 
 
 def _make_aws_credentials(asked: RequestForStub) -> dict[str, str]:
-    made = {"AccessKeyId": f"ASIA{DUMMY}000", "SecretAccessKey": token("secret")}
-    return {**made, "SessionToken": token("session"), "Expiration": _format_expiry(asked)}
+    made = {"AccessKeyId": f"ASIA{DUMMY}000", "SecretAccessKey": make_dummy_oauth_token("secret")}
+    return {**made, "SessionToken": make_dummy_oauth_token("session"), "Expiration": _format_expiry(asked)}
 
 
 def _answer_aws_sts(asked: RequestForStub) -> Response:
@@ -147,12 +147,12 @@ def _answer_aws_sts(asked: RequestForStub) -> Response:
 def _answer_aws_metadata(asked: RequestForStub) -> Response:
     if asked.path == "/latest/api/token":
         return build_stub_response(
-            200, token("metadata"), "text/plain", ("x-aws-ec2-metadata-token-ttl-seconds", "21600")
+            200, make_dummy_oauth_token("metadata"), "text/plain", ("x-aws-ec2-metadata-token-ttl-seconds", "21600")
         )
     if asked.path.endswith("/security-credentials/"):
         return build_stub_response(200, NAME, "text/plain")
     keys = _make_aws_credentials(asked)
-    return answer_json({"Code": "Success", "Type": "AWS-HMAC", **keys, "Token": keys["SessionToken"]})
+    return build_stub_json({"Code": "Success", "Type": "AWS-HMAC", **keys, "Token": keys["SessionToken"]})
 
 
 def _answer_entra_discovery(asked: RequestForStub) -> Response:
@@ -161,11 +161,11 @@ def _answer_entra_discovery(asked: RequestForStub) -> Response:
         at = f"{base}/{tenant}"
         ways = {"token": "token", "authorization": "authorize", "device_authorization": "devicecode"}
         ends = {f"{name}_endpoint": f"{at}/oauth2/v2.0/{last}" for name, last in ways.items()}
-        return answer_json({**ends, "issuer": f"{at}/v2.0"})
+        return build_stub_json({**ends, "issuer": f"{at}/v2.0"})
     about = urlsplit(asked.said.get("authorization_endpoint", f"{base}/{tenant}/"))
     at = f"https://{about.netloc}/{about.path.split('/')[1]}/v2.0/.well-known/openid-configuration"
     names = {"preferred_network": about.netloc, "preferred_cache": about.netloc, "aliases": [about.netloc]}
-    return answer_json({"tenant_discovery_endpoint": at, "metadata": [names]})
+    return build_stub_json({"tenant_discovery_endpoint": at, "metadata": [names]})
 
 
 def _answer_oauth_metadata(asked: RequestForStub, issuers: Sequence[str] = ()) -> Response:
@@ -175,26 +175,29 @@ def _answer_oauth_metadata(asked: RequestForStub, issuers: Sequence[str] = ()) -
     kind, _, below = asked.path.removeprefix(WELL_KNOWN).partition("/")
     at = f"{asked.origin}/{below}".rstrip("/")
     if kind == "oauth-protected-resource":
-        return answer_json({"resource": at, "authorization_servers": [asked.origin, *issuers]})
+        return build_stub_json({"resource": at, "authorization_servers": [asked.origin, *issuers]})
     ways = {"authorization": "authorization", "token": "token", "registration": "register"}
     ends = {f"{name}_endpoint": f"{asked.origin}{_OURS}{last}" for name, last in ways.items()}
     grants = ["authorization_code", "refresh_token", "client_credentials", _JWT_GRANT]
     methods = ["none", "client_secret_basic", "client_secret_post", "private_key_jwt"]
     more = {"grant_types_supported": grants, "token_endpoint_auth_methods_supported": methods}
     more |= {"response_types_supported": ["code"], "code_challenge_methods_supported": ["S256"]}
-    return answer_json({"issuer": at, **ends, **more})
+    return build_stub_json({"issuer": at, **ends, **more})
 
 
 def _answer_registration(asked: RequestForStub) -> Response:
     """Register a client (RFC 7591) with its own metadata."""
     said = {name: value if value[:1] not in "[{" else json.loads(value) for name, value in asked.said.items()}
-    ours = {"client_id": NAME, "client_secret": token("client"), "client_secret_expires_at": 0}
-    return answer_json({**said, **ours}, 201)
+    ours = {"client_id": NAME, "client_secret": make_dummy_oauth_token("client"), "client_secret_expires_at": 0}
+    return build_stub_json({**said, **ours}, 201)
 
 
 def _answer_authorization(asked: RequestForStub) -> Response | None:
     """Redirect the client to its address on this machine, with a code and its state."""
-    back, code = asked.said.get("redirect_uri", ""), {"code": token("code"), "state": asked.said.get("state", "")}
+    back, code = (
+        asked.said.get("redirect_uri", ""),
+        {"code": make_dummy_oauth_token("code"), "state": asked.said.get("state", "")},
+    )
     if urlsplit(back).hostname not in ("127.0.0.1", "localhost", "::1"):
         return None
     return build_stub_response(302, "", "", ("location", f"{back}{'&' if '?' in back else '?'}{urlencode(code)}"))
@@ -202,7 +205,7 @@ def _answer_authorization(asked: RequestForStub) -> Response | None:
 
 def _answer_quota_probe(asked: RequestForStub) -> Response:
     made = {"id": NAME, "type": "message", "role": "assistant", "model": asked.said["model"], "content": []}
-    return answer_json({**made, "stop_reason": "max_tokens", "usage": {"input_tokens": 0, "output_tokens": 0}})
+    return build_stub_json({**made, "stop_reason": "max_tokens", "usage": {"input_tokens": 0, "output_tokens": 0}})
 
 
 def _list_recorded_models(asked: RequestForStub) -> Response | None:
@@ -211,9 +214,9 @@ def _list_recorded_models(asked: RequestForStub) -> Response | None:
     when |= {"object": "model", "type": "model"}
     made = {each: {"id": each, "name": f"models/{each}", "display_name": each, **when} for each in asked.models}
     if asked.model is not None:
-        return answer_json(made[asked.model]) if asked.model in made else None
+        return build_stub_json(made[asked.model]) if asked.model in made else None
     listed = [*made.values()]
-    return answer_json({"object": "list", "data": listed, "models": listed, "has_more": False}) if made else None
+    return build_stub_json({"object": "list", "data": listed, "models": listed, "has_more": False}) if made else None
 
 
 def _answer_nothing(_asked: RequestForStub) -> Response:
@@ -261,7 +264,7 @@ STUBS: tuple[Stub, ...] = (
     Stub("preconnect", _answer_nothing, "it opens a connection, and its answer is not read", "HEAD", "/|/api/hello"),
     Stub("telemetry", _answer_nothing, "its sender only hears that it arrived", "POST", _EVENTS, _SENDING),
     Stub(
-        "registry", lambda _: answer_json(_NO_REGISTRY, 403),
+        "registry", lambda _: build_stub_json(_NO_REGISTRY, 403),
         "it is refused in words, since what is newer or installed would steer", "GET HEAD", "",
         "registry.npmjs.org pypi.org files.pythonhosted.org",
     ),
@@ -275,7 +278,7 @@ STUBS: tuple[Stub, ...] = (
         client="claude-cli/", always=False,
     ),
     Stub(
-        "count_tokens", lambda _: answer_json(_UNCOUNTED, 404), "it is refused in words, and Claude Code estimates",
+        "count_tokens", lambda _: build_stub_json(_UNCOUNTED, 404), "it is refused in words, and Claude Code estimates",
         "POST", operation="count_tokens", client="claude-cli/", always=False,
     ),
 )  # fmt: skip

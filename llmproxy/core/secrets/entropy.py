@@ -96,7 +96,7 @@ _NO_VALUE = late(
 _NO_CALL = late(r"(?<!\w)(?!\w*[A-Za-z]{3})\w+[(\[]")
 
 
-def strip_non_code_bracket_chars(quoted: str) -> str:
+def remove_brackets_for_entropy_test(quoted: str) -> str:
     """Return a quoted value without brackets that open no call: after no word, or among three symbols."""
     symbols = len(set(quoted[:_LOOKED_AT]).intersection("!@#%^&*")) > 2
     return quoted.replace("(", "").replace("[", "") if symbols else _NO_CALL.sub("", quoted)
@@ -179,11 +179,13 @@ def is_path(text: str) -> bool:
     )
 
 
-def may_be_secret(text: str) -> bool:
+def may_be_value_of_secret_variable(text: str) -> bool:
     """Return whether a value with a secret's name may be one: no text that a question may contain too."""
     return not (_NO_SECRET.fullmatch(text) or is_path(text))
 
 
-def list_env_secrets(env: Mapping[str, str]) -> list[str]:
+def list_secret_env_values(env: Mapping[str, str]) -> list[str]:
     """Return the values of variables with a secret's name, without those that a text or a question may contain."""
-    return [value for name, value in env.items() if _SECRET_VARIABLE.search(name) and may_be_secret(value)]
+    return [
+        value for name, value in env.items() if _SECRET_VARIABLE.search(name) and may_be_value_of_secret_variable(value)
+    ]

@@ -71,7 +71,7 @@ _MIXED = late(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
 _SERVICE = late(secret_kinds.SERVICE.encode)  # matches lower case
 
 
-class SecretCharacterRuns(NamedTuple):
+class PossibleSecretCharacterRuns(NamedTuple):
     data: bytes  # text in ASCII; other characters become question marks, which are no key characters
     lean: bytes  # same text without images and audio
     spans: list[tuple[int, int]]  # spans with at least 16 key characters in a row
@@ -89,16 +89,18 @@ def list_secret_character_runs(data: bytes, least: int) -> list[tuple[int, int]]
 
 
 @lru_cache(maxsize=2)
-def find_key_character_runs(text: str) -> SecretCharacterRuns:
+def find_key_character_runs(text: str) -> PossibleSecretCharacterRuns:
     """Return the runs of a text, without those of 50,000 characters or more, which are images and audio."""
     data = text.encode("ascii", "replace")
     spans, near = list_secret_character_runs(data, _KEY_RUN), _IS_NEAR.holds(data)
     long = [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
     if not long:
-        return SecretCharacterRuns(data, data, spans, near)
+        return PossibleSecretCharacterRuns(data, data, spans, near)
     starts, ends = [0, *(end for _, end in long)], [*(start for start, _ in long), len(data)]
     lean = b" ".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
-    return SecretCharacterRuns(data, lean, [(start, end) for start, end in spans if end - start < _LONGEST_RUN], near)
+    return PossibleSecretCharacterRuns(
+        data, lean, [(start, end) for start, end in spans if end - start < _LONGEST_RUN], near
+    )
 
 
 def detect_secrets_by_pattern(text: str, *, named: bool = True) -> list[SecretSpan]:
@@ -254,7 +256,7 @@ def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Matc
     if (found := quoted or secret_kinds.BARE_VALUE.match(text, at)) is None:
         return None
     value = found["value"]
-    drawn = is_random_value(entropy.strip_non_code_bracket_chars(value) if quoted else value, least)
+    drawn = is_random_value(entropy.remove_brackets_for_entropy_test(value) if quoted else value, least)
     an_id = secret_kinds.AN_ID.fullmatch(value) and not secret_kinds.is_certain_secret_name(name)
     return SecretSpan(*found.span("value")) if drawn and not an_id else None
 
@@ -331,7 +333,7 @@ def list_encoded_secret_forms(secret: str) -> Iterator[str]:
     yield data.hex()
 
 
-def list_secret_form_anchors(secret: str) -> Sequence[str | None]:
+def choose_encoded_secret_substrings(secret: str) -> Sequence[str | None]:
     """Return characters that each form of a credential contains; None for a form that is short or has no run."""
     if not _PLAIN.fullmatch(secret):
         return [_choose_form_anchor(form) if len(form) >= FREE else None for form in list_encoded_secret_forms(secret)]

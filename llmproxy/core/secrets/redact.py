@@ -40,11 +40,11 @@ from llmproxy.core.secrets.encoded_secret_redaction import (
     replace_spans,
     unescape_json_text,
 )
-from llmproxy.core.secrets.entropy import is_made_of_words, is_real_password, list_env_secrets, parse_word_set
+from llmproxy.core.secrets.entropy import is_made_of_words, is_real_password, list_secret_env_values, parse_word_set
 from llmproxy.core.secrets.find_secrets import CREDENTIAL, FREE, CredentialEpoch, KnownSecrets, SecretSpan, merge_spans
 from llmproxy.core.secrets.secret_kinds import DUMMIES, FINGERPRINTED, PLACEHOLDER, SHORTEST, is_credential_parameter
 from llmproxy.core.traffic.body_decoding import read_multipart_boundary
-from llmproxy.core.traffic.interaction import TRAILER, ChunkedBody, Headers, Interaction, Request, Response, header
+from llmproxy.core.traffic.interaction import TRAILER, Headers, Interaction, Request, Response, TimedChunks, header
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import DUMMY, PLACEHOLDER_KEY
 
@@ -88,7 +88,7 @@ _SAID = parse_word_set("messages input contents system systemInstruction system_
 _ONLY = late(r"(?i)(?:bearer |basic |token )?REDACTED(?:-\d+)?")
 
 
-def has_placeholder_key(headers: Headers, target: str) -> bool:
+def has_request_placeholder_key(headers: Headers, target: str) -> bool:
     """Return whether the client's key is the one that it was given in replay."""
     return any(PLACEHOLDER_KEY in each for each in (target, *(value for _, value in headers)))
 
@@ -147,7 +147,7 @@ class Redactor:
         self._seen_headers: dict[Headers, Headers] = {}
         self.epoch = CredentialEpoch()
         """Values derived at a smaller count may be stale; the epoch decides which are still valid."""
-        self.learn_request(tuple(("api-key", value) for value in list_env_secrets(env or {})), "")
+        self.learn_request(tuple(("api-key", value) for value in list_secret_env_values(env or {})), "")
 
     def learn_request(self, request_headers: Headers, target: str, names: frozenset[str] = NO_NAMES) -> None:
         """Learn a request's credentials, to find them everywhere later; `names` as in `request`."""
@@ -166,7 +166,7 @@ class Redactor:
         self._seen_headers = {}
         self._plain_fields = set()
         self._plain_headers = set()  # after the index: a search with the old index adds to the old set
-        self.epoch.count_new_credential(find_secrets.list_secret_form_anchors(secret))
+        self.epoch.count_new_credential(find_secrets.choose_encoded_secret_substrings(secret))
 
     def run_and_record_searches[T](self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
         """Return the result of `derive`, and whether all searched text and `head` were recorded (`CredentialEpoch`)."""
@@ -212,7 +212,7 @@ class Redactor:
 
     def request(self, request: Request, names: frozenset[str] = NO_NAMES, *, clean: bool = False) -> Request:
         """Return the request without secrets; `names`: lower-case query credentials; `clean`: the body has none."""
-        numbers = SecretPlaceholders(request, names)
+        numbers = SecretPlaceholderBuilder(request, names)
         target = self._redact_target(request.target, numbers, names)
         headers, body = self._redact_headers(request.headers, numbers), request.body
         if not clean:
@@ -241,9 +241,11 @@ class Redactor:
 
     def redact_target(self, target: str) -> str:
         """Return path and query in a form that is safe to print or log."""
-        return self.text(self._redact_target(target, SecretPlaceholders(Request("", "", (), b""), NO_NAMES), NO_NAMES))
+        return self.text(
+            self._redact_target(target, SecretPlaceholderBuilder(Request("", "", (), b""), NO_NAMES), NO_NAMES)
+        )
 
-    def _redact_headers(self, headers: Headers, marks: SecretPlaceholders) -> Headers:
+    def _redact_headers(self, headers: Headers, marks: SecretPlaceholderBuilder) -> Headers:
         seen = self._seen_headers
         if (known := seen.get(headers)) is None:
             known = tuple((name, self._redact_header(name, value, marks)) for name, value in headers)
@@ -251,7 +253,7 @@ class Redactor:
                 seen[headers] = known
         return known
 
-    def _redact_header(self, name: str, value: str, marks: SecretPlaceholders) -> str:
+    def _redact_header(self, name: str, value: str, marks: SecretPlaceholderBuilder) -> str:
         if secret_kinds.SECRET_HEADER.search(lower := name.lower()):
             if lower not in FINGERPRINTED or value.startswith("[REDACTED"):
                 return value if lower in FINGERPRINTED else PLACEHOLDER
@@ -268,7 +270,7 @@ class Redactor:
             plain.add(value)
         return text
 
-    def _redact_target(self, target: str, numbers: SecretPlaceholders, names: frozenset[str]) -> str:
+    def _redact_target(self, target: str, numbers: SecretPlaceholderBuilder, names: frozenset[str]) -> str:
         path, mark, query = target.partition("?")
         if "%" in path or "@" in path or self._redact_header_or_path(path, numbers.build_url_placeholder) != path:
             path = self._redact_percent_encoded(path, unquote, numbers.build_url_placeholder)
@@ -276,7 +278,7 @@ class Redactor:
             return path
         return f"{path}?{'&'.join(self._redact_query_parameter(each, numbers, names) for each in query.split('&'))}"
 
-    def _redact_query_parameter(self, pair: str, numbers: SecretPlaceholders, names: frozenset[str]) -> str:
+    def _redact_query_parameter(self, pair: str, numbers: SecretPlaceholderBuilder, names: frozenset[str]) -> str:
         name, mark, value = pair.partition("=")
         plain, known = unquote_plus(value), unquote_plus(name)
         if (followed := _LINK.fullmatch(plain)) and is_credential_parameter(known, "REDACTED"):
@@ -297,7 +299,7 @@ class Redactor:
         bare = name.lower().replace("-", "").replace("_", "")
         return CREDENTIAL if said and bare in secret_kinds.CARRIED else ""
 
-    def _redact_form_field(self, pair: str, numbers: SecretPlaceholders) -> str:
+    def _redact_form_field(self, pair: str, numbers: SecretPlaceholderBuilder) -> str:
         name, mark, value = pair.partition("=")
         plain, known = unquote_plus(value), unquote_plus(name)
         if mark and plain and is_credential_parameter(known, plain):
@@ -312,7 +314,7 @@ class Redactor:
         changed = self._replace_in(plain, self._find_with_url_passwords(plain), put)
         return text if changed == plain else quote(changed, safe="/:@,~")
 
-    def _redact_body_by_content_type(self, body: bytes, content_type: str, numbers: SecretPlaceholders) -> bytes:
+    def _redact_body_by_content_type(self, body: bytes, content_type: str, numbers: SecretPlaceholderBuilder) -> bytes:
         if not body:
             return body
         boundary = read_multipart_boundary(content_type) if "multipart" in content_type.lower() else None
@@ -325,7 +327,7 @@ class Redactor:
             return "&".join(self._redact_form_field(pair, numbers) for pair in text.split("&")).encode("latin-1")
         return self._redact_json_or_text(body, numbers)
 
-    def _redact_json_or_text(self, data: bytes, numbers: SecretPlaceholders) -> bytes:
+    def _redact_json_or_text(self, data: bytes, numbers: SecretPlaceholderBuilder) -> bytes:
         """Redact JSON, lines of JSON, text, or bytes of no charset; only strings with a secret change."""
         if b"\0" in data:
             data = overwrite_secrets_in_utf16(data.decode("latin-1"), self._find_all).encode("latin-1")
@@ -340,17 +342,17 @@ class Redactor:
             changed = self._redact_plain(text, numbers)
         return data if changed is text else changed.encode(charset)
 
-    def _redact_plain(self, text: str, numbers: SecretPlaceholders) -> str:
+    def _redact_plain(self, text: str, numbers: SecretPlaceholderBuilder) -> str:
         return self._replace_in(text, self._find_all(text), numbers.build_body_placeholder)
 
-    def _redact_json_text(self, text: str, numbers: SecretPlaceholders, depth: int) -> str:
+    def _redact_json_text(self, text: str, numbers: SecretPlaceholderBuilder, depth: int) -> str:
         """Redact text with JSON strings, decoded only if an escape or a member's name may hide a secret."""
         if may_hold_escaped_secret(text) or find_secrets.has_secret_member(text):
             text = self._redact_json_strings(text, numbers, depth)
         spans = [span for span in self._find_all(text) if '"' not in text[span.start : span.end]]
         return self._replace_in(text, spans, numbers.build_body_placeholder)
 
-    def _redact_json_strings(self, text: str, numbers: SecretPlaceholders, depth: int) -> str:
+    def _redact_json_strings(self, text: str, numbers: SecretPlaceholderBuilder, depth: int) -> str:
         out: list[str] = []
         at, name, value_at = 0, "", -1
         for match in _STRING.finditer(text):
@@ -363,7 +365,7 @@ class Redactor:
             name, value_at = (inner, match.end()) if match[2] else ("", -1)
         return "".join((*out, text[at:])) if out else text
 
-    def _redact_json_string(self, inner: str, member: str, numbers: SecretPlaceholders, depth: int) -> str | None:
+    def _redact_json_string(self, inner: str, member: str, numbers: SecretPlaceholderBuilder, depth: int) -> str | None:
         """Return the new text between the quotes, or None if this string has no secret."""
         plain = inner
         if "\\" in inner:
@@ -397,8 +399,8 @@ class Redactor:
         changed = self.redact_answer_body(body, response.mime_type.lower(), pieces=len(response.chunks))
         if changed is not body:
             flagged, chunks = True, response.chunks
-            if not isinstance(chunks, ChunkedBody):
-                chunks = ChunkedBody(body, ((each.offset, len(each.data)) for each in chunks))
+            if not isinstance(chunks, TimedChunks):
+                chunks = TimedChunks(body, ((each.offset, len(each.data)) for each in chunks))
             response = replace(response, chunks=chunks.replace_body(changed))
         spans = self._find_all(response.reason, ours=False)
         reason = overwrite_secret_spans(response.reason, spans)
@@ -460,7 +462,7 @@ def find_request_head_credentials(headers: Headers, target: str, names: frozense
             yield from extract_header_secrets(name.lower(), value.strip())
     if "=" in target:
         for name, value in parse_qsl(target.partition("?")[2]):
-            is_key = name.lower() in names or secret_kinds.is_api_key_parameter(name, value)
+            is_key = name.lower() in names or secret_kinds.is_api_key_query_parameter(name, value)
             if is_key and not is_made_of_words(value):
                 yield value
 
@@ -489,7 +491,7 @@ def extract_header_secrets(name: str, value: str) -> Iterator[str]:
         yield rest or value
 
 
-class SecretPlaceholders:
+class SecretPlaceholderBuilder:
     """Placeholders of one request's secrets: numbers by first appearance, without those already in the request."""
 
     def __init__(self, request: Request, names: frozenset[str]) -> None:

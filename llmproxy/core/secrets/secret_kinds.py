@@ -646,7 +646,7 @@ _API_KEYS = parse_word_set(
 )
 
 
-def is_api_key_parameter(name: str, value: str) -> bool:
+def is_api_key_query_parameter(name: str, value: str) -> bool:
     """Return whether a query member is certainly a key, which is then searched for elsewhere as well."""
     return name.lower() in _API_KEYS and bool(_LONG_VALUE.fullmatch(value))
 

@@ -11,31 +11,31 @@ from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
-from llmproxy.advice import ProxyStartCommandLine, quote_word
+from llmproxy.advice import SuggestedCommandTemplate, quote_word
 from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.faults.rules import Faults
 from llmproxy.core.keys.normalize import CachedKeyEntry
 from llmproxy.core.keys.server_object_changes import ServerObjectChange
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.live_or_recorded import LiveChannelSettings
+from llmproxy.core.live_or_recorded import MixedLiveReplaySettings
 from llmproxy.core.providers.provider_table import Family, get_call_channel
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.stubs import Stub
-from llmproxy.core.sessions.interceptor import ClientEnds, Interceptor, InterceptorPrivateCallData
+from llmproxy.core.sessions.interceptor import ClientEnds, InterceptorPrivateCallData, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.traffic.body_decoding import BodyDecoder
 from llmproxy.core.traffic.interaction import (
     RESET,
-    ChunkedBody,
     Ending,
     Headers,
     Key,
     Request,
     Response,
-    add_trailers,
+    TimedChunks,
+    append_trailers_to_headers,
     header,
-    is_failed_grpc_call,
+    is_retryable_grpc_failure,
     remove_headers,
 )
 from llmproxy.errors import LLMProxyError
@@ -43,12 +43,12 @@ from llmproxy.protocol import (
     AGENT,
     DEFAULT_ORDER_WAIT,
     DEFAULT_SESSION,
-    BindableValues,
+    BindingPolicy,
     Channel,
     Decision,
     Exhausted,
     Mode,
-    Update,
+    UpdateMode,
 )
 
 
@@ -66,7 +66,7 @@ class EngineConfig:
     """Folder with one YAML file per cassette, synchronized with the store."""
     shown: str = ""
     """The store's path as a user of this folder would type it."""
-    again: ProxyStartCommandLine = field(default_factory=ProxyStartCommandLine)
+    again: SuggestedCommandTemplate = field(default_factory=SuggestedCommandTemplate)
     upstreams: dict[str, str] = field(default_factory=dict)
     redirected: frozenset[str] = frozenset()
     """Providers whose upstream the user named: intercepted requests to their public host go there too. (An upstream
@@ -76,21 +76,21 @@ class EngineConfig:
     """Whether a replay proxy may open sessions in modes that reach the network."""
     match_credential: bool = False
     """Whether the client's API key counts, as a fingerprint."""
-    bind: BindableValues = BindableValues.ALL
+    bind: BindingPolicy = BindingPolicy.ALL
     order_wait: float = DEFAULT_ORDER_WAIT
     """Seconds that concurrent answers wait for an earlier recorded call; 0: they are not ordered."""
     coalesce: bool = False
     """Whether equal requests to models that are recorded at the same time share one answer."""
     max_age: float | None = None
     """Seconds after which a recording is stale; None: never."""
-    update: Update = Update.NONE
+    update: UpdateMode = UpdateMode.NONE
     """Recordings that are replaced when a session of this proxy ends well."""
     max_cost: Decimal | None = None
     """Limit in US dollars for requests that are sent; None: no limit."""
     change: tuple[str, ...] = ()
     """Names of the changes whose calls are sent anew; empty: all."""
     faults: Faults | None = None
-    live: LiveChannelSettings | None = None
+    live: MixedLiveReplaySettings | None = None
     trial: bool = False
     """Whether sessions are on trial by default: a miss gets the answer at its place."""
     record_host: tuple[str, ...] = ()
@@ -189,7 +189,7 @@ class ClientAnswerAdjustments:
     withheld: bool = False
     """Whether the provider's answer is not for the client: an interceptor creates another from it."""
     held: bool = False
-    """Whether its pieces may have to wait (`Interceptor.get_send_delay`)."""
+    """Whether its pieces may have to wait (`SessionCallInterceptor.get_send_delay`)."""
     awaited: bool = False
     """Whether it waits for the answer to an equal call that has not ended; its decision depends on that."""
 
@@ -212,14 +212,14 @@ class CallRecordingReference:
     has_twin: bool = False
 
 
-class TelemetryRefused(LLMProxyError):
+class TelemetryDiscardedInReplayError(LLMProxyError):
     """Telemetry in replay: its sender needs an acknowledgement only."""
 
     code = "llmproxy_not_llm"
     status = 204
 
 
-class ResponseRecorder:
+class ArrivingResponseCollector:
     """One response while it arrives; call `on_head`, then `on_data` for each piece, then `build_response`."""
 
     def __init__(self) -> None:
@@ -310,22 +310,22 @@ class ResponseRecorder:
         if how is Ending.CUT and (proper or self.left):
             how = Ending.UNTERMINATED if proper else Ending.LEFT
         headers = remove_headers(self._headers, "content-encoding") if undone else self._headers
-        headers = add_trailers(headers, self.trailers)
-        if how is Ending.COMPLETE and is_failed_grpc_call(headers):
+        headers = append_trailers_to_headers(headers, self.trailers)
+        if how is Ending.COMPLETE and is_retryable_grpc_failure(headers):
             how = Ending.FAILED
         return Response(
             status=self.status, reason=self._reason, headers=headers, chunks=chunks, ending=how,
             head_offset=self._head_offset, chunked=self._chunked,
         )  # fmt: skip
 
-    def _undo_content_encoding(self) -> tuple[ChunkedBody, bool, bool]:
+    def _undo_content_encoding(self) -> tuple[TimedChunks, bool, bool]:
         """Return the received body, whether its content-encoding is undone, and cut; undecodable content stays."""
-        came = ChunkedBody(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True))
+        came = TimedChunks(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True))
         if (coding := self._content_encoding) and self.status != PARTIAL_CONTENT:  # whose bytes are no whole coding
             with suppress(ValueError):
                 inflater, out = BodyDecoder(coding), io.BytesIO()
                 parts = [(each.offset, out.write(data)) for each in came if (data := inflater.decode_piece(each.data))]
-                return ChunkedBody(out.getvalue(), parts), True, not inflater.is_complete
+                return TimedChunks(out.getvalue(), parts), True, not inflater.is_complete
         return came, not coding, False
 
 
@@ -346,7 +346,7 @@ class Exchange:
     """Its change of objects on the server, unless it fails."""
     nth: int = 0
     """Number of its arrival among those of its key in its session, from 1."""
-    slot: KeyedRecording | None = None
+    slot: RecordingHead | None = None
     decision: Decision | None = None
     """None until the body has arrived, in modes that depend on it."""
     error: LLMProxyError | None = None
@@ -354,7 +354,7 @@ class Exchange:
     answer: ClientAnswerAdjustments = field(default_factory=ClientAnswerAdjustments)
     kept: CallRecordingReference = field(default_factory=CallRecordingReference)
     state: InterceptorPrivateCallData = field(default_factory=InterceptorPrivateCallData)
-    recording: ResponseRecorder = field(default_factory=ResponseRecorder)
+    recording: ArrivingResponseCollector = field(default_factory=ArrivingResponseCollector)
 
     @property
     def route(self) -> Route:
@@ -382,7 +382,7 @@ class Exchange:
         return self.recording.build_response(self.operation, stream=self.identity.stream, proper=proper)
 
     @property
-    def interceptors(self) -> tuple[Interceptor[Exchange], ...]:
+    def interceptors(self) -> tuple[SessionCallInterceptor[Exchange], ...]:
         return self.session.list_interceptors(self.channel, auxiliary=bool(self.place.stubs))
 
     def mark_refused(self, error: LLMProxyError) -> None:

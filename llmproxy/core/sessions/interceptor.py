@@ -6,7 +6,7 @@ interceptor of its session, on the way in in the declared order (`engine.FEATURE
 reverse; an interceptor overrides only the methods that it needs. A session without interceptors is the plain proxy, and
 only that has the fast path. Where the head settled what becomes of a call, as in `record`, none is asked on the way in.
 
-To write one: a class that derives from `Interceptor[Exchange]`; a `Feature` (`engine.feature`) whose
+To write one: a class that derives from `SessionCallInterceptor[Exchange]`; a `Feature` (`engine.feature`) whose
 `create_interceptor` returns one for a session, or None; its row of `engine.FEATURES`. Its state for a session
 are its attributes (`on_restart` is called when the session restarts). Its state for a call is a value of its own type
 in `call.state`:
@@ -35,13 +35,13 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.mcp_answer_replay import McpAnswerPartWithWait
+from llmproxy.core.mcp_answer_replay import McpAnswerPartAfterCondition
 from llmproxy.core.misses.explain import ExplainedMiss, MissContext
 from llmproxy.core.misses.nearest_recording import RunValueRewriter
-from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key, Response
-from llmproxy.core.traffic.response_plan import SendingPlan
+from llmproxy.core.traffic.response_plan import AnswerSendingPlan
 from llmproxy.protocol import Channel, Decision
 
 
@@ -56,14 +56,14 @@ class Decided(NamedTuple):
     """The decision; the recording that answers, or the reason why none does."""
 
     decision: Decision
-    recording: KeyedRecording | None = None
+    recording: RecordingHead | None = None
     reason: MissReason | None = None
 
 
 class Lookup(NamedTuple):
     key: Key
     """Exact key of the recordings: the call's own, unless an interceptor found others."""
-    recordings: Sequence[KeyedRecording]
+    recordings: Sequence[RecordingHead]
     """In order of occurrence."""
     canonical: Callable[[], Canonical]
     """Returns the canonical request; built on first use."""
@@ -93,18 +93,18 @@ class InterceptorPrivateCallData:
         self._values.pop(kind, None)
 
 
-class Playback(Protocol):
+class ClientDrivenAnswerPlayback(Protocol):
     """A recorded answer that continues when its client has done what the recorded one did."""
 
     response: Response
-    turns: deque[McpAnswerPartWithWait] | None
+    turns: deque[McpAnswerPartAfterCondition] | None
     """Parts of the answer that were not taken yet; None if nothing has to be awaited."""
 
     def take_ready_parts(self, wait_for_last: Callable[[], float]) -> tuple[list[bytes], float]:
         """Take the parts that may be sent now; return also the seconds (`wait_for_last`) that others hold the last."""
 
 
-class Interceptor[C]:
+class SessionCallInterceptor[C]:
     """A feature's effect on the calls (`C`) of one session; each method does nothing by default."""
 
     channel: ClassVar[Channel | None] = None
@@ -162,7 +162,7 @@ class Interceptor[C]:
         """Return another answer for the client; or the same, noted."""
         return response
 
-    def on_send_plan(self, call: C, laid: SendingPlan) -> SendingPlan:
+    def on_send_plan(self, call: C, laid: AnswerSendingPlan) -> AnswerSendingPlan:
         """Return what is sent, and when: a replayed answer, one made here, a FAULT, or where it is `withheld`."""
         return laid
 
@@ -175,7 +175,7 @@ class Interceptor[C]:
         """
         return 0.0
 
-    def get_playback(self, call: C) -> Playback | None:
+    def get_playback(self, call: C) -> ClientDrivenAnswerPlayback | None:
         """Return an answer that goes on when its client has done what the recorded one did."""
         return None
 
@@ -200,7 +200,7 @@ class Interceptor[C]:
     def replays_channel(self, channel: Channel) -> bool:
         return True
 
-    def on_interceptor_added(self, other: Interceptor[C]) -> None:
+    def on_interceptor_added(self, other: SessionCallInterceptor[C]) -> None:
         """Called before the session gets another one. Raises RefusedError if they exclude each other."""
 
     def before_reset(self) -> None:

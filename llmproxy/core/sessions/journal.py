@@ -30,8 +30,8 @@ from llmproxy.core.changes.change import CarriedAnswerAttempt
 from llmproxy.core.store.row_conversion import decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.protocol import Decision
-from llmproxy.server_store_copies import ensure_copy_folder
-from llmproxy.sqlite_file import DatabaseFileState, classify_database_file, open_sqlite_connection, write_transaction
+from llmproxy.server_store_copies import create_folder_of_local_store_copy
+from llmproxy.sqlite_file import DatabaseFileState, detect_sqlite_file_state, open_sqlite_connection, write_transaction
 
 if TYPE_CHECKING:
     from llmproxy.core.sessions.session import Session
@@ -120,7 +120,7 @@ def _build_replayed_row(run: int, asked: ReplayedRequest) -> tuple[object, ...]:
     return (run, asked.at, asked.interaction, *head, body)
 
 
-class Journal:
+class CallDecisionJournalWriter:
     """Writer of the journal, one per proxy run. `record_call` and `add_miss` put into a queue, from any thread."""
 
     def __init__(self, conn: sqlite3.Connection | None, now: Callable[[], float], note: str) -> None:
@@ -139,7 +139,7 @@ class Journal:
             self._thread.start()
 
     @classmethod
-    def open(cls, path: Path, now: Callable[[], float]) -> Journal:
+    def open(cls, path: Path, now: Callable[[], float]) -> CallDecisionJournalWriter:
         """Open or create the journal; never raises for the file's content or place. `now` returns Unix time."""
         try:
             try:
@@ -234,7 +234,7 @@ class Journal:
 
 def open_journal_database(path: Path) -> sqlite3.Connection:
     """Create or check the tables of the state database, drop old rows. Raises sqlite3.Error, OSError."""
-    ensure_copy_folder(path.with_name(path.name.removesuffix(SUFFIX)))
+    create_folder_of_local_store_copy(path.with_name(path.name.removesuffix(SUFFIX)))
     _check_writable(path)
     conn = open_sqlite_connection(path, "mode=rwc", timeout=BUSY_SECONDS)
     try:
@@ -271,10 +271,10 @@ def _check_database_empty(conn: sqlite3.Connection, version: int) -> None:
         raise sqlite3.DatabaseError(f"it is of another version, {version}")
 
 
-def query_journal(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+def run_journal_sql_query(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     """Return the rows of a query, without creating or changing the journal; empty if it is absent or unreadable."""
     try:
-        if classify_database_file(path) is not DatabaseFileState.ROLLBACK:
+        if detect_sqlite_file_state(path) is not DatabaseFileState.ROLLBACK:
             return []
         with closing(open_sqlite_connection(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
             return conn.execute(sql, values).fetchall()
@@ -310,8 +310,8 @@ _LATEST = 253_402_300_800
 """Unix seconds from which on Python has no dates (year 10000)."""
 
 
-def read_misses(path: Path, limit: int) -> list[JournaledMiss]:
-    found = query_journal(path, "SELECT at, text, data FROM misses ORDER BY id DESC LIMIT ?", (limit,))
+def read_last_misses_from_journal(path: Path, limit: int) -> list[JournaledMiss]:
+    found = run_journal_sql_query(path, "SELECT at, text, data FROM misses ORDER BY id DESC LIMIT ?", (limit,))
     return list(_parse_rows(reversed(found), _parse_miss))
 
 
@@ -321,7 +321,7 @@ def read_faulted_calls(path: Path, limit: int) -> list[Call]:
         "SELECT at, decision, status, fault, session, provider, operation, model, note FROM decisions"
         " WHERE run = (SELECT max(id) FROM runs) AND fault IS NOT NULL ORDER BY id DESC LIMIT ?"
     )
-    return list(_parse_rows(reversed(query_journal(path, sql, (limit,))), _parse_faulted_call))
+    return list(_parse_rows(reversed(run_journal_sql_query(path, sql, (limit,))), _parse_faulted_call))
 
 
 def _parse_faulted_call(at: Any, decision: Any, status: Any, fault: Any, *texts: Any) -> Call:
@@ -334,17 +334,19 @@ def _parse_faulted_call(at: Any, decision: Any, status: Any, fault: Any, *texts:
 
 def read_ids_used_last_run(path: Path) -> frozenset[int] | None:
     """Return the interactions that the journal's last run served or recorded; None if there is no run."""
-    if not (found := query_journal(path, "SELECT max(run) FROM decisions", ())) or found[0][0] is None:
+    if not (found := run_journal_sql_query(path, "SELECT max(run) FROM decisions", ())) or found[0][0] is None:
         return None
     sql = "SELECT DISTINCT interaction FROM decisions WHERE run = ? AND interaction IS NOT NULL"
-    return frozenset(row[0] for row in query_journal(path, sql, found[0]))
+    return frozenset(row[0] for row in run_journal_sql_query(path, sql, found[0]))
 
 
 def read_replayed_requests(path: Path) -> list[tuple[int, Request, bool]]:
     """Return the last run's requests with hits: interaction, request, whether its body is the recorded one's."""
     last = "(SELECT max(id) FROM runs)"
     what = "SELECT interaction, method, target, headers, body FROM asked"
-    return list(_parse_rows(query_journal(path, f"{what} WHERE run = {last} ORDER BY id", ()), _parse_replayed_request))
+    return list(
+        _parse_rows(run_journal_sql_query(path, f"{what} WHERE run = {last} ORDER BY id", ()), _parse_replayed_request)
+    )
 
 
 def _parse_replayed_request(*row: Any) -> tuple[int, Request, bool]:
@@ -366,7 +368,7 @@ _SINCE = (
 _ONE = "SELECT calls, seen, passed, served FROM trial_runs WHERE cassette = ? AND sample = ? AND at >= ?"
 
 
-class ChangeTrialResult(NamedTuple):
+class ChangedAgentTrialRunResult(NamedTuple):
     cassette: str
     sample: int
     at: float
@@ -384,9 +386,9 @@ class ChangeTrialResult(NamedTuple):
         return self.cassette, self.sample
 
 
-class ChangeTrialStore:
+class ChangedAgentTrialResultWriter:
     def __init__(self, store: Path, now: Callable[[], float]) -> None:
-        self._path, self._now = get_journal_path(store), now
+        self._path, self._now = get_decision_journal_path(store), now
         self._since = now()
         self._conn: sqlite3.Connection | None = None
 
@@ -421,25 +423,25 @@ class ChangeTrialStore:
             self._conn = None
 
 
-def forget_interrupted_trials_served_recordings(store: Path, since: float) -> None:
+def erase_played_ids_of_recent_trials(store: Path, since: float) -> None:
     """Delete the played recordings of trials that ended since then, because their runs were interrupted."""
     with (
         suppress(OSError, sqlite3.Error),
-        closing(open_journal_database(get_journal_path(store))) as conn,
+        closing(open_journal_database(get_decision_journal_path(store))) as conn,
         write_transaction(conn),
     ):
         conn.execute(_TABLE)
         conn.execute("UPDATE trial_runs SET served = NULL WHERE at >= ?", (since,))
 
 
-def get_journal_path(store: Path) -> Path:
+def get_decision_journal_path(store: Path) -> Path:
     return Path(f"{store}{SUFFIX}")
 
 
-def read_trial_session_results(store: Path, since: float = 0.0) -> list[ChangeTrialResult]:
+def read_changed_agent_trial_results(store: Path, since: float = 0.0) -> list[ChangedAgentTrialRunResult]:
     """Return trials that ended at `since` (Unix time) or later, by cassette; empty if none are stored."""
     return [
-        ChangeTrialResult(
+        ChangedAgentTrialRunResult(
             decode_sql_text(name),
             sample,
             at,
@@ -448,5 +450,7 @@ def read_trial_session_results(store: Path, since: float = 0.0) -> list[ChangeTr
             tuple(map(CarriedAnswerAttempt.from_json, json.loads(seen))),
             None if served is None else frozenset(json.loads(served)),
         )
-        for name, sample, at, passed, calls, seen, served in query_journal(get_journal_path(store), _SINCE, (since,))
+        for name, sample, at, passed, calls, seen, served in run_journal_sql_query(
+            get_decision_journal_path(store), _SINCE, (since,)
+        )
     ]

@@ -21,11 +21,11 @@ from llmproxy.calls_and_totals import Call, Totals
 from llmproxy.core.forks.fork_rows import lease_cassette_name
 from llmproxy.core.keys.normalize import Canonical, build_key
 from llmproxy.core.keys.server_object_changes import ServerObjectChangeLog
-from llmproxy.core.sessions.interceptor import Interceptor
+from llmproxy.core.sessions.interceptor import SessionCallInterceptor
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Channel, Exhausted, Mode, ModePolicy, ReplayScope
+from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Channel, Exhausted, Mode, ModePolicy, ReplayablePolicy
 
 KEPT_CALLS = 20_000
 """Maximum kept calls of one session; about 400 bytes each."""
@@ -36,7 +36,7 @@ NOT_KEPT = (
 )
 
 
-class CallsDiscarded(RefusedError):
+class CallsNoLongerKeptError(RefusedError):
     code = "llmproxy_calls_gone"
     status = 410
 
@@ -62,11 +62,13 @@ class CallHistory:
             self._texts[call.seq] = text
 
     def list_calls_after(self, number: int) -> list[Call]:
-        """Return ended calls that arrived after the `number`-th, in order. Raises CallsDiscarded if some are gone."""
+        """Return calls that arrived after the `number`-th, in order. Raises CallsNoLongerKeptError if some are gone."""
         dropped = self._count - len(self._ended)
         if dropped > number:
             msg = f"llmproxy: of the {self._count} calls of this session only the last {len(self._ended)} are kept."
-            raise CallsDiscarded(msg, hint=f"Ask for those after {dropped}, ask more often, or close the session.")
+            raise CallsNoLongerKeptError(
+                msg, hint=f"Ask for those after {dropped}, ask more often, or close the session."
+            )
         return sorted((each for each in self._ended if each.seq > number), key=lambda each: each.seq)
 
     def get_call_note(self, call: Call) -> str:
@@ -122,7 +124,7 @@ _ATTEMPT_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class MissedCall:
+class MissedCallForRetryDetection:
     """A miss, kept to distinguish its client's further attempts from new requests."""
 
     wanted: Canonical
@@ -132,7 +134,7 @@ class MissedCall:
     """Time of its last attempt, in seconds of the proxy's clock."""
     error: LLMProxyError | None = None
 
-    def is_retry_of(self, first: MissedCall) -> bool:
+    def is_retry_of(self, first: MissedCallForRetryDetection) -> bool:
         """Return whether this repeats `first` without a stream or with fewer options; an identical one is a new one."""
         mine, theirs = self.wanted, first.wanted
         if build_key(mine) == build_key(theirs):
@@ -154,7 +156,7 @@ class ReplayPosition:
     last: PartyKey | None = None
     stateless: PartyKey | None = None
     """The same with the key before any server state is added (`keys.server_object_changes`)."""
-    missed: dict[Question | None, MissedCall] = field(default_factory=dict)
+    missed: dict[Question | None, MissedCallForRetryDetection] = field(default_factory=dict)
     """Last miss by question, for clients that repeat with fewer options; the last one of all others."""
     threads: dict[object, Key] = field(default_factory=dict)
 
@@ -194,8 +196,10 @@ class Session:
     served: set[int] = field(default_factory=set)
     """Interactions that were replayed or recorded, over all restarts; any thread adds."""
     calls: CallHistory = field(default_factory=CallHistory)
-    interceptors: tuple[Interceptor[Any], ...] = ()
-    _along: dict[tuple[Channel, bool], tuple[object, tuple[Interceptor[Any], ...]]] = field(default_factory=dict)
+    interceptors: tuple[SessionCallInterceptor[Any], ...] = ()
+    _along: dict[tuple[Channel, bool], tuple[object, tuple[SessionCallInterceptor[Any], ...]]] = field(
+        default_factory=dict
+    )
 
     @property
     def policy(self) -> ModePolicy:
@@ -203,7 +207,9 @@ class Session:
         policy = self.settings.mode.policy
         return policy.complete if self.complete and policy.complete is not None else policy
 
-    def list_interceptors(self, channel: Channel, *, auxiliary: bool = False) -> tuple[Interceptor[Any], ...]:
+    def list_interceptors(
+        self, channel: Channel, *, auxiliary: bool = False
+    ) -> tuple[SessionCallInterceptor[Any], ...]:
         which, known = self._along.get((channel, auxiliary), (None, ()))
         if which is not self.interceptors:
             asked = (each for each in self.interceptors if auxiliary or not each.auxiliary)
@@ -219,10 +225,10 @@ class Session:
     def needs_whole_requests(self) -> bool:
         return any(each.sees_whole for each in self.interceptors)
 
-    def find_interceptor[I: Interceptor[Any]](self, kind: type[I]) -> I | None:
+    def find_interceptor[I: SessionCallInterceptor[Any]](self, kind: type[I]) -> I | None:
         return next((each for each in self.interceptors if isinstance(each, kind)), None)
 
-    def find_or_record_first_attempt(self, missed: MissedCall) -> MissedCall | None:
+    def find_or_record_first_attempt(self, missed: MissedCallForRetryDetection) -> MissedCallForRetryDetection | None:
         """Record a missed request, and return the earlier one of which it is only the next attempt."""
         first = self.position.missed.get(missed.question)
         if first is None or not missed.is_retry_of(first):
@@ -251,7 +257,7 @@ class Session:
             and self.position.last is not None
             and self.position.last != party_key
             and not self.settings.opened
-            and self.policy.plays is not ReplayScope.NOTHING
+            and self.policy.plays is not ReplayablePolicy.NOTHING
             and 0 < recordings <= self.position.counts[party_key]
         )
 
@@ -334,12 +340,12 @@ class LiveSessionForbidden(RefusedError):
 
 
 class SessionFeature:
-    kind: ClassVar[type[Interceptor[Any]]]
+    kind: ClassVar[type[SessionCallInterceptor[Any]]]
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         """Check a session's options before it is opened. Raises LLMProxyError if it cannot be opened."""
 
-    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> Interceptor[Any] | None:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> SessionCallInterceptor[Any] | None:
         """Return the interceptor of a session that begins; mostly None. `asked`: the options of `open_session`."""
 
     def on_replay_begin(self, session: Session, store: Store) -> None:
@@ -432,11 +438,11 @@ class Sessions:
 
     def load_first_request_key(self, session: Session, store: Store) -> None:
         session.first = store.find_first_key(session.cassette, session.sample)
-        if session.policy.plays is not ReplayScope.NOTHING:
+        if session.policy.plays is not ReplayablePolicy.NOTHING:
             for each in self.features:
                 each.on_replay_begin(session, store)
 
-    def add_interceptor_to_session(self, session: Session, made: Interceptor[Any]) -> None:
+    def add_interceptor_to_session(self, session: Session, made: SessionCallInterceptor[Any]) -> None:
         """Add an interceptor to a session, or replace one of its kind. Raises RefusedError."""
         for other in session.interceptors:
             other.on_interceptor_added(made)

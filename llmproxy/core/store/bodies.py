@@ -2,7 +2,7 @@
 
 A *delta* has the first `prefix` and the last `suffix` bytes of an earlier body with `data` between them: an agent sends
 its whole history each turn, and the file grows with the new text only. Every read is checked against the sha256.
-A body that is the base of others is never deleted before `statements.collect_bodies` has stored those anew.
+A body that is the base of others is never deleted before `statements.delete_unused_bodies` has stored those anew.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def deflate_if_worthwhile(content: bytes, level: int) -> bytes | None:
     return out.getvalue() if out.tell() < most else None
 
 
-def read_stored_body_data(conn: sqlite3.Connection, row: int, *, deflated: bool) -> bytes:
+def read_and_inflate_body_column(conn: sqlite3.Connection, row: int, *, deflated: bool) -> bytes:
     """Return the data column of a row of `bodies`. Raises sqlite3.Error, zlib.error."""
     out = io.BytesIO()
     inflater = zlib.decompressobj() if deflated else None
@@ -60,7 +60,7 @@ Group = tuple[str | bytes, str | bytes, str | bytes]
 """Cassette, provider, operation: bodies that are likely to share text."""
 
 DATA = f"CASE WHEN length({{0}}data) > {LARGE} THEN NULL ELSE {{0}}data END, length({{0}}data)"
-"""Columns of `Blob`, after the prefix of the table's alias; large data is read in pieces."""
+"""Columns of `LazyStoredBodyData`, after the prefix of the table's alias; large data is read in pieces."""
 _ROW = f"SELECT id, sha256, encoding, base_id, prefix, suffix, {DATA.format('')} FROM bodies WHERE id = ?"
 _RECENT = """
 SELECT DISTINCT request_body FROM (
@@ -85,7 +85,7 @@ class DeltaEncodedBody:
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaBase:
+class DeltaBaseBody:
     id: int
     depth: int
     content: bytes
@@ -98,9 +98,9 @@ def _deflate_if_smaller(data: bytes) -> tuple[bool, bytes]:
     return (False, data) if packed is None else (True, packed)
 
 
-def compress_body(content: bytes, bases: tuple[DeltaBase, ...] = ()) -> DeltaEncodedBody:
+def compress_body_for_storage(content: bytes, bases: tuple[DeltaBaseBody, ...] = ()) -> DeltaEncodedBody:
     """Return the smallest of the forms worth trying, given possible bases."""
-    best: tuple[int, int, DeltaBase] | None = None
+    best: tuple[int, int, DeltaBaseBody] | None = None
     for base in bases:
         if base.depth >= MAX_DEPTH:
             continue
@@ -122,7 +122,7 @@ def _damage_error(row: int, why: str) -> CassetteCorrupt:
     return CassetteCorrupt(f"Row {row} of table `bodies` is damaged: {why}.")
 
 
-class Blob(NamedTuple):
+class LazyStoredBodyData(NamedTuple):
     """The data column of a row, as far as it was read with the row."""
 
     row: int
@@ -135,7 +135,7 @@ class Blob(NamedTuple):
         deflated = self.encoding.endswith("zlib")
         try:
             if self.data is None and isinstance(self.length, int):
-                return read_stored_body_data(conn, self.row, deflated=deflated)
+                return read_and_inflate_body_column(conn, self.row, deflated=deflated)
             if not isinstance(self.data, bytes):
                 raise _damage_error(self.row, f"its data is {type(self.data).__name__}, not bytes")
             return zlib.decompress(self.data) if deflated else self.data
@@ -143,7 +143,7 @@ class Blob(NamedTuple):
             raise _damage_error(self.row, str(error)) from error
 
 
-def decode_body_stored_whole(conn: sqlite3.Connection, sha256: bytes, stored: Blob) -> bytes:
+def decode_body_stored_whole(conn: sqlite3.Connection, sha256: bytes, stored: LazyStoredBodyData) -> bytes:
     """Return the content of a row without a base. Raises CassetteCorrupt if its sha256 differs."""
     content = stored.read_content(conn)
     if hashlib.sha256(content).digest() != sha256:
@@ -177,9 +177,9 @@ class ByteLimitedCache[T]:
             self._bytes -= self._kept.popitem(last=False)[1][1]
 
 
-def read_body(conn: sqlite3.Connection, body_id: int, known: ByteLimitedCache[bytes] | None = None) -> bytes:
+def load_stored_body(conn: sqlite3.Connection, body_id: int, known: ByteLimitedCache[bytes] | None = None) -> bytes:
     """Return the content of a body. Raises CassetteCorrupt naming the damaged or missing row."""
-    chain: list[tuple[int, int, int, Blob]] = []
+    chain: list[tuple[int, int, int, LazyStoredBodyData]] = []
     at, digest = body_id, b""
     content: bytes | None = None
     while content is None:
@@ -190,7 +190,7 @@ def read_body(conn: sqlite3.Connection, body_id: int, known: ByteLimitedCache[by
             raise _damage_error(at, "it is missing" + (f", and row {chain[-1][0]} builds on it" if chain else ""))
         row_id, sha256, encoding, base_id, prefix, suffix, *data = row
         digest = digest or sha256
-        stored = Blob(row_id, encoding, *data)
+        stored = LazyStoredBodyData(row_id, encoding, *data)
         if base_id is None:
             content = stored.read_content(conn)
         elif not isinstance(base_id, int) or base_id >= at:  # a body builds on an earlier one only: no cycles
@@ -238,7 +238,7 @@ class DeltaBodyWriter:
     """Writer of bodies, which caches the last few request bodies of each group as bases for the next."""
 
     def __init__(self) -> None:
-        self._recent: OrderedDict[Group, deque[DeltaBase]] = OrderedDict()
+        self._recent: OrderedDict[Group, deque[DeltaBaseBody]] = OrderedDict()
         self._bytes = 0
 
     def prepare_body(self, conn: sqlite3.Connection, content: bytes, group: Group | None) -> BodyToStore:
@@ -247,7 +247,7 @@ class DeltaBodyWriter:
         if len(content) > _LITTLE_WORK and conn.execute(_SAME, (digest,)).fetchone():
             return BodyToStore(content, digest, None)
         bases = self._find_bases(conn, group) if group is not None and len(content) >= _LEAST_SHARED else ()
-        return BodyToStore(content, digest, compress_body(content, bases))
+        return BodyToStore(content, digest, compress_body_for_storage(content, bases))
 
     def store_body(self, conn: sqlite3.Connection, prepared: BodyToStore) -> tuple[int, int]:
         """Store inside the caller's transaction and return (row, depth); existing content is shared."""
@@ -262,7 +262,7 @@ class DeltaBodyWriter:
         if row is not None:
             return int(row[0]), int(row[1])
         # another process pruned the row to share; we hold the write lock, so nothing else changes
-        return _insert_body(conn, prepared, compress_body(prepared.content)) or 0, 0
+        return _insert_body(conn, prepared, compress_body_for_storage(prepared.content)) or 0, 0
 
     def remember_base(self, group: Group, stored: tuple[int, int], content: bytes) -> None:
         """Cache a committed body, as (row, depth), as a base for the next ones of its group."""
@@ -276,7 +276,7 @@ class DeltaBodyWriter:
                 recent.remove(base)
                 recent.append(base)
                 return
-        recent.append(DeltaBase(body_id, depth, content))
+        recent.append(DeltaBaseBody(body_id, depth, content))
         self._bytes += len(content)
         if len(recent) > CANDIDATES:
             self._bytes -= len(recent.popleft().content)
@@ -290,7 +290,7 @@ class DeltaBodyWriter:
         self._recent.clear()
         self._bytes = 0
 
-    def _find_bases(self, conn: sqlite3.Connection, group: Group) -> tuple[DeltaBase, ...]:
+    def _find_bases(self, conn: sqlite3.Connection, group: Group) -> tuple[DeltaBaseBody, ...]:
         """Return bases, newest first: of equally good ones the first wins, and the newest shares most."""
         if group not in self._recent:
             self._recent[group] = deque()
@@ -298,7 +298,7 @@ class DeltaBodyWriter:
                 found = conn.execute("SELECT size, depth FROM bodies WHERE id = ?", (body_id,)).fetchone()
                 if found is not None and found[0] <= REMEMBERED_BYTES // 4:
                     try:
-                        content = read_body(conn, body_id)
+                        content = load_stored_body(conn, body_id)
                     except CassetteCorrupt:
                         continue  # a damaged body is no base; `verify` and reading it report it
                     self.remember_base(group, (body_id, int(found[1])), content)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from llmproxy.core.keys.ignored_differences import (
-    KeyDifference,
+    IgnoredRequestDifference,
     explain_ignored_differences,
     list_fields_ignored_in_key,
 )
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.store.file.connect import translate_store_error
+from llmproxy.core.store.file.connect import translate_sqlite_store_error
 from llmproxy.core.store.queries import derive_keys_under_current_rules, derive_route_of_recording
 from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.core.store.store import Store
@@ -27,10 +27,10 @@ class KeyCollision:
     recording: int
     other: int | None  # id of the other recording; None for a request from the journal
     operation: str
-    differences: tuple[KeyDifference, ...]
+    differences: tuple[IgnoredRequestDifference, ...]
 
     @property
-    def unexplained_differences(self) -> tuple[KeyDifference, ...]:
+    def unexplained_differences(self) -> tuple[IgnoredRequestDifference, ...]:
         return tuple(each for each in self.differences if not each.why)
 
 
@@ -123,7 +123,7 @@ def find_damages(
         only, values = ("", ()) if cassette is None else (" WHERE cassette = ?", (to_sql(cassette),))
         ids = [row[0] for row in store.conn.execute(f"SELECT id FROM interactions{only} ORDER BY id", values)]
     except sqlite3.Error as error:
-        yield Damage(None, translate_store_error(error, store.path, writing=False).message)
+        yield Damage(None, translate_sqlite_store_error(error, store.path, writing=False).message)
         return
     for id_ in through(ids, len(ids)):
         try:

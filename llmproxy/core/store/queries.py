@@ -15,19 +15,19 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from llmproxy.core.bindings import BadVolatileField, VolatileField, deserialize_run_variables, parse_volatile_field
-from llmproxy.core.changes.accepted_changes import GONE, AcceptedChange, digest_removed_call_key
-from llmproxy.core.keys.normalize import Canonical, build_key, canonicalize
+from llmproxy.core.changes.accepted_changes import GONE, AcceptedChange, digest_key_of_call_not_made
+from llmproxy.core.keys.normalize import Canonical, build_key, canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.store.reader import RecomputedRequestKeys, RequestWithUpstream, StoreReader
+from llmproxy.core.store.reader import RecomputedRequestKeys, StoredRequestWithUpstream, StoreReader
 from llmproxy.core.store.row_conversion import (
     OF_CHANNEL,
     SELECT_SUMMARY,
     Row,
     StoredCallSummary,
-    build_summary_from_row,
+    build_call_summary_from_row,
     decode_sql_text,
     to_sql,
 )
@@ -38,7 +38,7 @@ from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import API_KEYS, Channel
 
 
-def count_recordings_valid_at_time(store: Store, cassette: str, sample: int, since: float) -> int:
+def count_recordings_unsuperseded_at(store: Store, cassette: str, sample: int, since: float) -> int:
     """Count the good recordings that were live at a time, in Unix seconds."""
     sql = f"""SELECT count(*) FROM interactions AS i WHERE cassette = ? AND sample = ? AND started_at < ?
         AND (superseded_at IS NULL OR superseded_at >= ?) AND {GOOD.format("i")}"""
@@ -56,7 +56,7 @@ def read_interaction_summary(store: Store, interaction: int) -> StoredCallSummar
     found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", [interaction])
     if not found:
         raise CassetteNotFound(f"There is no interaction {interaction} in {store.path}.")
-    return build_summary_from_row(found[0])
+    return build_call_summary_from_row(found[0])
 
 
 def count_unused(
@@ -69,7 +69,7 @@ def count_unused(
     found = store.query(sql, [to_sql(cassette), sample, *OPTIONAL])
     left = [key for id_, key in found if id_ not in served]
     gone = list_key_digests_allowed_unused(store, cassette) if left else ()
-    return sum(digest_removed_call_key(key) not in gone for key in left)
+    return sum(digest_key_of_call_not_made(key) not in gone for key in left)
 
 
 _CANDIDATES = """
@@ -119,7 +119,7 @@ _CHANGE, _AGE = "change", "max_age"
 """Members that mark an accepted change and a maximum age; rows without them are volatile fields."""
 
 
-def read_replay_rules(store: StoreReader, cassette: str) -> tuple[Note, ...]:
+def read_cassette_replay_rules(store: StoreReader, cassette: str) -> tuple[Note, ...]:
     """Return the notes of a cassette, in the order of its file. Raises CassetteCorrupt."""
     sql = "SELECT field FROM volatile_fields WHERE cassette = ? ORDER BY position"
     try:
@@ -136,7 +136,7 @@ def _parse_note(value: Mapping[str, Any]) -> Note:
     return AcceptedChange.from_member(value[_CHANGE]) if _CHANGE in value else parse_volatile_field(value)
 
 
-def write_cassette_notes(store: Store, cassette: str, notes: Iterable[Note]) -> None:
+def write_cassette_replay_rules(store: Store, cassette: str, notes: Iterable[Note]) -> None:
     said = [
         {_CHANGE: note.to_member()} if isinstance(note, AcceptedChange)
         else {_AGE: note.age} if isinstance(note, RecordingMaxAge) else note.to_dict()
@@ -147,34 +147,36 @@ def write_cassette_notes(store: Store, cassette: str, notes: Iterable[Note]) -> 
 
 def read_volatile_fields(store: StoreReader, cassette: str) -> tuple[VolatileField, ...]:
     """Return the volatile fields of a cassette, in their order. Raises CassetteCorrupt."""
-    return tuple(note for note in read_replay_rules(store, cassette) if isinstance(note, VolatileField))
+    return tuple(note for note in read_cassette_replay_rules(store, cassette) if isinstance(note, VolatileField))
 
 
 def save_cassette_volatile_fields(store: Store, cassette: str, fields: Sequence[VolatileField]) -> None:
-    others = [note for note in read_replay_rules(store, cassette) if not isinstance(note, VolatileField)]
-    write_cassette_notes(store, cassette, [*fields, *others])
+    others = [note for note in read_cassette_replay_rules(store, cassette) if not isinstance(note, VolatileField)]
+    write_cassette_replay_rules(store, cassette, [*fields, *others])
 
 
 def read_accepted_changes(store: StoreReader, cassette: str) -> tuple[AcceptedChange, ...]:
     """Return the accepted changes of a cassette, in their order. Raises CassetteCorrupt."""
-    return tuple(note for note in read_replay_rules(store, cassette) if isinstance(note, AcceptedChange))
+    return tuple(note for note in read_cassette_replay_rules(store, cassette) if isinstance(note, AcceptedChange))
 
 
 def list_key_digests_allowed_unused(store: StoreReader, cassette: str) -> frozenset[str]:
-    """Return `accepted_changes.digest_removed_call_key` of recordings that an accepted change lets stay unused."""
+    """Return `accepted_changes.digest_key_of_call_not_made` of recordings that an accepted change lets stay unused."""
     found = (each for each in read_accepted_changes(store, cassette) if each.name.startswith(f"{GONE}-"))
     return frozenset(before for each in found for before, after in each.exactly if not after)
 
 
 def store_accepted_changes(store: Store, cassette: str, changes: Sequence[AcceptedChange]) -> None:
-    others = [note for note in read_replay_rules(store, cassette) if not isinstance(note, AcceptedChange)]
-    write_cassette_notes(store, cassette, [*others, *changes])
+    others = [note for note in read_cassette_replay_rules(store, cassette) if not isinstance(note, AcceptedChange)]
+    write_cassette_replay_rules(store, cassette, [*others, *changes])
 
 
-def choose_recording_max_age(store: StoreReader, cassette: str, given: float | None) -> float | None:
+def get_strictest_recording_max_age(store: StoreReader, cassette: str, given: float | None) -> float | None:
     """Return the seconds above which a recording is stale, by file or `given`; or None. Raises CassetteCorrupt."""
     own = [
-        parse_age_seconds(note.age) for note in read_replay_rules(store, cassette) if isinstance(note, RecordingMaxAge)
+        parse_age_seconds(note.age)
+        for note in read_cassette_replay_rules(store, cassette)
+        if isinstance(note, RecordingMaxAge)
     ]
     return min(filter(None, [*own, given]), default=None)
 
@@ -224,7 +226,9 @@ def list_cassette_api_key_vars(store: StoreReader, cassette: str) -> tuple[str, 
     return tuple(sorted({*said, *missing, *(["AWS_ACCESS_KEY_ID"] if "bedrock" in providers else [])} - {"none"}))
 
 
-def derive_route_of_recording(interaction: Interaction | RequestWithUpstream, upstreams: Mapping[str, str]) -> Route:
+def derive_route_of_recording(
+    interaction: Interaction | StoredRequestWithUpstream, upstreams: Mapping[str, str]
+) -> Route:
     """Return the route that the recorded request had. Raises RefusedError if no route matches."""
     name, request = interaction.provider, interaction.request
     if name not in PROVIDERS:
@@ -233,11 +237,11 @@ def derive_route_of_recording(interaction: Interaction | RequestWithUpstream, up
 
 
 def canonicalize_stored(
-    store: Store, asked: Interaction | RequestWithUpstream, rules: Rules, upstreams: Mapping[str, str]
+    store: Store, asked: Interaction | StoredRequestWithUpstream, rules: Rules, upstreams: Mapping[str, str]
 ) -> Canonical:
     """Return the canonical request of a recording, or of its stored request, under `rules`. Raises RefusedError."""
     place, where = (asked.cassette, asked.sample), derive_route_of_recording(asked, upstreams)
-    return canonicalize(asked.request, where, rules, lambda made: store.find_id_origin(*place, made))
+    return canonicalize_request(asked.request, where, rules, lambda made: store.find_id_origin(*place, made))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmproxy.advice import format_command
+from llmproxy.advice import format_llmproxy_command
 from llmproxy.core.store import row_conversion
-from llmproxy.core.store.bodies import Blob, ByteLimitedCache, decode_body_stored_whole, read_body
+from llmproxy.core.store.bodies import ByteLimitedCache, LazyStoredBodyData, decode_body_stored_whole, load_stored_body
 from llmproxy.core.store.file import connect
 from llmproxy.core.store.file.connect import Signature, StoreReadConnection, is_stat_signature_reliable
 from llmproxy.core.store.file.statements import is_lease_live
@@ -108,7 +108,7 @@ def is_replayable_status(status: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedRecording:
+class RecordingHead:
     id: int
     occurrence: int
     """Number among recordings of its key, from 1, at its recording; above its turn if an earlier one is replaced."""
@@ -127,7 +127,7 @@ class KeyedRecording:
         return self.ending is Ending.LEFT and is_replayable_status(self.status)
 
 
-def was_abandoned_twice(recording: KeyedRecording, turn: int) -> bool:
+def was_abandoned_twice(recording: RecordingHead, turn: int) -> bool:
     """Return whether a client left this answer, the `turn`-th live one of its key, after one in its place before.
 
     Leaving once may be an interrupt or a timeout; twice is the agent's behaviour, and the part that it reads counts.
@@ -135,19 +135,19 @@ def was_abandoned_twice(recording: KeyedRecording, turn: int) -> bool:
     return recording.was_left and recording.occurrence > turn
 
 
-def find_answers_abandoned_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
+def find_answers_abandoned_once(slots: Sequence[RecordingHead]) -> Sequence[RecordingHead]:
     """Return the answers of a key, after its last good one, that their clients left for the first time."""
-    good = len(slots) - len(list_failures_since_success(slots))
+    good = len(slots) - len(list_failed_recordings_after_good(slots))
     behind = ((turn, each) for turn, each in enumerate(slots, 1) if turn > good and each.was_left)
     return [each for turn, each in behind if not was_abandoned_twice(each, turn)]
 
 
-def is_complete_replayable_response(made: Response | KeyedRecording) -> bool:
+def is_complete_replayable_response(made: Response | RecordingHead) -> bool:
     """Return whether an answer is complete, may be replayed in `auto` and `once`, and may be repeated as the last."""
     return made.ending is Ending.COMPLETE and is_replayable_status(made.status)
 
 
-def list_failures_since_success(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
+def list_failed_recordings_after_good(slots: Sequence[RecordingHead]) -> Sequence[RecordingHead]:
     """Return failures after a key's last good answer: a retry overcame those before it."""
     return slots[max((at for at, each in enumerate(slots) if each.is_good_answer), default=-1) + 1 :]
 
@@ -155,7 +155,7 @@ def list_failures_since_success(slots: Sequence[KeyedRecording]) -> Sequence[Key
 Place = tuple[str, int]  # cassette and sample
 
 
-class RequestWithUpstream(NamedTuple):
+class StoredRequestWithUpstream(NamedTuple):
     cassette: str
     sample: int
     provider: str
@@ -240,7 +240,7 @@ class StoreReader:
         self._contents = ByteLimitedCache[bytes](REMEMBERED_CONTENT)
         self._price: tuple[int, Row] = (0, ())
         """Id and price (see `read_recording_price`) of the last answer read: it is needed next."""
-        self._keyed: dict[tuple[str, int, str, Key], tuple[KeyedRecording, ...]] = {}
+        self._keyed: dict[tuple[str, int, str, Key], tuple[RecordingHead, ...]] = {}
         self._keyed_generation: tuple[int, int] = (-1, -1)
         self._opened = 0  # number of times that the file was reopened
         self._seen: Signature | None = connect.read_stat_signature(self._file) if watch else None
@@ -276,7 +276,7 @@ class StoreReader:
     def _reopen(self, seen: Signature) -> None:
         """Reopen the file as it is now. An overwritten database leaves SQLite with pages of both."""
         try:
-            reader = connect.open_store_reader(self.path)
+            reader = connect.open_sqlite_store_reader(self.path)
         except LLMProxyError as error:
             if seen != self._refused:
                 log.warning("the store %s was changed by another program and cannot be read now: %s", self.path, error)
@@ -316,7 +316,7 @@ class StoreReader:
         sql = "SELECT id, started_at, response_body FROM interactions WHERE id = ?"  # the key may be derived anew
         return not row or self.query(sql, row[:1]) == [row]
 
-    def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
+    def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[RecordingHead, ...]:
         """Return the live recordings of `key` in order of occurrence; cached until the next commit."""
         generation = self.generation
         if generation != self._keyed_generation:
@@ -330,7 +330,7 @@ class StoreReader:
             found = self._find_rows_by_recomputed_key(derived, found, party, key)
         with self._report_bad_value("A recording"):
             slots = tuple(
-                KeyedRecording(id_, index(nth), index(status), Ending(ending), asked)
+                RecordingHead(id_, index(nth), index(status), Ending(ending), asked)
                 for id_, nth, status, ending, asked in found
             )
         if len(self._keyed) >= REMEMBERED_SLOTS:
@@ -374,7 +374,7 @@ class StoreReader:
         base_id, sha256, *stored = row[14:]
         with self._name_store_in_errors():
             body = (
-                decode_body_stored_whole(self.conn, sha256, Blob(*stored))
+                decode_body_stored_whole(self.conn, sha256, LazyStoredBodyData(*stored))
                 if base_id is None
                 else self.read_body(stored[0])
             )
@@ -412,7 +412,7 @@ class StoreReader:
             raise
         except _ILLEGIBLE as error:
             raise CassetteCorrupt(
-                f"{what} of {self.path} is damaged: {error!r:.200}.", hint=format_command("verify", self.path)
+                f"{what} of {self.path} is damaged: {error!r:.200}.", hint=format_llmproxy_command("verify", self.path)
             ) from error
 
     def read_run_variables(self, interaction_id: int) -> str:
@@ -442,7 +442,7 @@ class StoreReader:
                 )
         return found
 
-    def read_request(self, interaction_id: int) -> RequestWithUpstream:
+    def read_request(self, interaction_id: int) -> StoredRequestWithUpstream:
         """Return the recorded request. Raises CassetteNotFound, CassetteCorrupt."""
         if (row := self._first(_REQUEST, (interaction_id,))) is None:
             raise self._build_missing_error(interaction_id)
@@ -451,10 +451,10 @@ class StoreReader:
             request = Request(
                 decode_sql_text(method),
                 decode_sql_text(target),
-                row_conversion.decode_header_json(headers),
+                row_conversion.decode_stored_headers_json(headers),
                 self.read_body(body),
             )
-            return RequestWithUpstream(
+            return StoredRequestWithUpstream(
                 decode_sql_text(cassette), sample, decode_sql_text(provider), decode_sql_text(upstream), request
             )
 
@@ -499,7 +499,7 @@ class StoreReader:
             f"{row_conversion.SELECT_SUMMARY} WHERE {where} ORDER BY started_at DESC, id DESC LIMIT ?",
             (*values, -1 if limit is None else limit),
         )
-        return [row_conversion.build_summary_from_row(row) for row in reversed(found)]
+        return [row_conversion.build_call_summary_from_row(row) for row in reversed(found)]
 
     def iter_interactions(self, cassette: str, sample: int | None = None) -> Iterator[Interaction]:
         where, values = self._build_where(cassette, sample, superseded=False)
@@ -549,7 +549,7 @@ class StoreReader:
         try:
             return self.conn.execute(sql, values).fetchall()
         except sqlite3.Error as error:
-            raise connect.translate_store_error(error, self.path, writing=False) from error
+            raise connect.translate_sqlite_store_error(error, self.path, writing=False) from error
 
     def _first(self, sql: str, values: Sequence[object] = ()) -> Row | None:
         found = self.query(sql, values)
@@ -558,7 +558,7 @@ class StoreReader:
     def read_body(self, body_id: int) -> bytes:
         """Return the content of a row of `bodies`. Raises CassetteCorrupt."""
         with self._name_store_in_errors():
-            return read_body(self.conn, body_id, self._contents)
+            return load_stored_body(self.conn, body_id, self._contents)
 
     @contextmanager
     def _name_store_in_errors(self) -> Iterator[None]:
@@ -566,12 +566,12 @@ class StoreReader:
         try:
             yield
         except sqlite3.Error as error:
-            raise connect.translate_store_error(error, self.path, writing=False) from error
+            raise connect.translate_sqlite_store_error(error, self.path, writing=False) from error
         except CassetteCorrupt as error:
-            raise CassetteCorrupt(error.message, hint=format_command("verify", self.path)) from error
+            raise CassetteCorrupt(error.message, hint=format_llmproxy_command("verify", self.path)) from error
 
     def _build_missing_error(self, interaction_id: int) -> CassetteNotFound:
-        where, hint = format_store_location(self.path), format_command("ls", self.path)
+        where, hint = format_store_location(self.path), format_llmproxy_command("ls", self.path)
         return CassetteNotFound(f"There is no interaction {interaction_id} in {where}.", hint=hint)
 
     @staticmethod

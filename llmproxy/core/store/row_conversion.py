@@ -18,7 +18,7 @@ from typing import Any
 from llmproxy.calls_and_totals import UnusedRecording
 from llmproxy.core.providers.provider_table import MCP_PREFIX, get_call_channel, parse_user_agent_client
 from llmproxy.core.store.bodies import DATA
-from llmproxy.core.traffic.interaction import ChunkedBody, Ending, Headers, Interaction, Key, Request, Response, Usage
+from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Key, Request, Response, TimedChunks, Usage
 from llmproxy.core.traffic.websocket_frames import extract_websocket_requests, is_websocket_body
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Channel
@@ -38,7 +38,7 @@ COLUMNS = (
     "output_tokens", "cached_tokens", "cache_written_tokens", "reasoning_tokens", "cost_usd", "redacted", "rules",
     "last_user_text", "answer_text", "request_headers", "response_headers", "chunks",
 )  # fmt: skip
-"""Columns of :func:`to_row`, in order; the transaction adds position, occurrence and the bodies."""
+"""Columns of :func:`convert_interaction_to_row`, in order; the transaction adds position, occurrence and the bodies."""
 
 _LOADED = (
     "id, cassette, sample, party, occurrence, key, provider, operation, model, stream, method, target, upstream,"
@@ -141,7 +141,7 @@ def _dump_headers(headers: Headers) -> str:
     return json.dumps(headers, separators=(",", ":"))
 
 
-def decode_header_json(text: str) -> Headers:
+def decode_stored_headers_json(text: str) -> Headers:
     return tuple((name, value) for name, value in json.loads(text))
 
 
@@ -155,13 +155,13 @@ def extract_texts_and_cost(interaction: Interaction) -> Described:
     try:
         operation, answer = interaction.operation, interaction.response
         if operation.startswith(MCP_PREFIX):
-            from llmproxy.core.mcp_answer_replay import read_mcp_tool_call
+            from llmproxy.core.mcp_answer_replay import read_mcp_call_with_result
 
-            if (call := read_mcp_tool_call(interaction)) is None:
+            if (call := read_mcp_call_with_result(interaction)) is None:
                 return None, None, None
             return clip_text(call.arguments, LAST_USER_CHARACTERS), clip_text(call.result, ANSWER_CHARACTERS), None
-        from llmproxy.core.dialects.conversation import read_answer, read_last_user_text
-        from llmproxy.core.dialects.stream_events import keep_first_megabyte
+        from llmproxy.core.dialects.conversation import parse_answer_body_as_message, read_last_user_text
+        from llmproxy.core.dialects.stream_events import cut_streamed_body_to_megabyte
         from llmproxy.core.dialects.usage_and_cost import compute_cost
 
         bodies = (
@@ -170,7 +170,7 @@ def extract_texts_and_cost(interaction: Interaction) -> Described:
         last = next(filter(None, map(read_last_user_text, reversed(bodies))), None)
         said = None if last is None else clip_text(last, LAST_USER_CHARACTERS)
         kind = answer.mime_type
-        message = read_answer(operation, kind, keep_first_megabyte(kind, answer.body))
+        message = parse_answer_body_as_message(operation, kind, cut_streamed_body_to_megabyte(kind, answer.body))
         if message is not None:
             calls = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
             replied = clip_text(message.text or calls, ANSWER_CHARACTERS)
@@ -185,7 +185,7 @@ def clip_text(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def to_row(interaction: Interaction, described: Described | None = None) -> tuple[Sql, ...]:
+def convert_interaction_to_row(interaction: Interaction, described: Described | None = None) -> tuple[Sql, ...]:
     """Return the values of COLUMNS; `described`: result of `extract_texts_and_cost`, if known already."""
     i, request, response, usage = interaction, interaction.request, interaction.response, interaction.usage
     said, replied, cost = described or extract_texts_and_cost(interaction)
@@ -217,9 +217,9 @@ def insert_id_and_variable_rows(
 def build_response_from_row(row: Row, body: bytes) -> Response:
     """Return the response of a SELECT_RESPONSE row. Raises ValueError if the chunks do not match `body`."""
     _, status, reason, ending, head_us, chunked, headers, borders = row[:8]
-    chunks = ChunkedBody(body, json.loads(borders))
+    chunks = TimedChunks(body, json.loads(borders))
     return Response(
-        status=status, reason=decode_sql_text(reason), headers=decode_header_json(headers), chunks=chunks,
+        status=status, reason=decode_sql_text(reason), headers=decode_stored_headers_json(headers), chunks=chunks,
         ending=Ending(ending), head_offset=head_us, chunked=bool(chunked),
     )  # fmt: skip
 
@@ -231,7 +231,7 @@ def build_interaction_from_row(
         provider=decode_sql_text(row["provider"]), operation=decode_sql_text(row["operation"]), key=Key(row["key"]),
         request=Request(
             decode_sql_text(row["method"]), decode_sql_text(row["target"]),
-            decode_header_json(row["request_headers"]), body,
+            decode_stored_headers_json(row["request_headers"]), body,
         ),
         response=response, started_at=row["started_at"], cassette=decode_sql_text(row["cassette"]),
         sample=row["sample"], party=decode_sql_text(row["party"]), occurrence=row["occurrence"], id=row["id"],
@@ -265,10 +265,10 @@ def _parse_answer_date(started_at: float, headers: str) -> float:
 
 @lru_cache(256)
 def _read_client_from_headers(headers: str) -> str:
-    return str(parse_user_agent_client(decode_header_json(headers)) or "")
+    return str(parse_user_agent_client(decode_stored_headers_json(headers)) or "")
 
 
-def build_summary_from_row(row: Row) -> StoredCallSummary:
+def build_call_summary_from_row(row: Row) -> StoredCallSummary:
     """Return the summary of a SELECT_SUMMARY row. Raises CassetteCorrupt."""
     values = [decode_sql_text(value) if isinstance(value, bytes) else value for value in row]
     summary: dict[str, Any] = dict(zip(StoredCallSummary.__slots__, values, strict=True))

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 from llmproxy.core.store import reader
 from llmproxy.core.store.bodies import Group
-from llmproxy.core.store.reader import CassetteFileSyncState, KeyedRecording, Place, RequestKeyChange, StoreReader
+from llmproxy.core.store.reader import CassetteFileSyncState, Place, RecordingHead, RequestKeyChange, StoreReader
 from llmproxy.core.store.row_conversion import Described, to_sql
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import StoreReadOnly
@@ -152,7 +152,7 @@ def get_delta_compression_group(interaction: Interaction) -> Group:
 
 
 def find_superseded_and_occurrence(
-    given: InteractionToStore, live: Sequence[KeyedRecording], before: int | None
+    given: InteractionToStore, live: Sequence[RecordingHead], before: int | None
 ) -> tuple[frozenset[int], int]:
     """Return the ids that an interaction supersedes, and its occurrence; `before`: the first id of its batch."""
     gone = _find_replaced(given, live, before)
@@ -163,16 +163,16 @@ def find_superseded_and_occurrence(
     return gone, nth if nth not in taken else taken[-1] + 1
 
 
-def _find_replaced(given: InteractionToStore, live: Sequence[KeyedRecording], before: int | None) -> frozenset[int]:
+def _find_replaced(given: InteractionToStore, live: Sequence[RecordingHead], before: int | None) -> frozenset[int]:
     """Return the ids that a new answer replaces; without `supersede` a left one replaces the first left one."""
     if given.healing is None:
         return frozenset(each.id for each in live if given.supersede)
-    made = KeyedRecording(0, 0, given.interaction.response.status, given.interaction.response.ending)
+    made = RecordingHead(0, 0, given.interaction.response.status, given.interaction.response.ending)
     every = given.supersede or made.is_good_answer
     if given.supersede and made.is_good_answer:
         old = live
     elif every:
-        old = reader.list_failures_since_success(live)
+        old = reader.list_failed_recordings_after_good(live)
     else:
         old = reader.find_answers_abandoned_once(live) if made.was_left else ()
     ids = [each.id for each in old if each.id not in given.healing and (before is None or each.id < before)]

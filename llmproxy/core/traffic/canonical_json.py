@@ -61,7 +61,7 @@ _encoder = json.JSONEncoder(
 )
 
 
-def parse_lossless_json(text: bytes | str) -> object:
+def parse_json_or_raise_if_lossy(text: bytes | str) -> object:
     """Parse JSON into a tree that represents its value. Raises LossyJson: invalid, or not canonical without loss."""
     try:
         if isinstance(text, bytes):
@@ -102,7 +102,7 @@ def parse_json(data: str | bytes) -> Any:
         return None
 
 
-def format_json(value: object) -> str:
+def format_value_as_one_line_json(value: object) -> str:
     """Return a value as JSON for people; what JSON does not know becomes its text."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
@@ -126,7 +126,7 @@ def parse_json_container(text: str) -> object | None:
     if text[:1] not in ("{", "[") and text.lstrip()[:1] not in ("{", "["):
         return None
     try:
-        tree = parse_lossless_json(text)
+        tree = parse_json_or_raise_if_lossy(text)
     except LossyJson:
         return None
     return tree if isinstance(tree, (dict, list)) else None
@@ -177,7 +177,7 @@ def _parse_json_block_or_none(lines: Sequence[str], start: int) -> tuple[object,
     return None
 
 
-def pair_text_and_json_parts(recorded: str, present: str) -> Iterator[tuple[object, object]]:
+def split_and_pair_texts_with_json(recorded: str, present: str) -> Iterator[tuple[object, object]]:
     mine, theirs = split_text_by_json(recorded), split_text_by_json(present)
     if len(mine) == len(theirs):
         yield from zip(mine, theirs, strict=True)

@@ -49,7 +49,7 @@ def count_grpc_messages_capped(body: bytes | bytearray) -> int:
     return (len(body) >= end) + (len(body) > end)
 
 
-def build_refusal(status: int, code: str, text: str, *, miss: bool = False) -> Headers:
+def build_grpc_refusal_headers(status: int, code: str, text: str, *, miss: bool = False) -> Headers:
     while len(quote(text, safe=_PLAIN)) > LONGEST:
         text = f"{text[: len(text) * 3 // 4]} ..."
     ours = (("x-llmproxy-error", code), *(((CACHE_HEADER, "miss"),) if miss else ()))

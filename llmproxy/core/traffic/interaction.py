@@ -65,14 +65,14 @@ def is_grpc(headers: Headers) -> bool:
     return kind == GRPC or kind.startswith((f"{GRPC}+", f"{GRPC};"))
 
 
-def is_failed_grpc_call(headers: Headers) -> bool:
+def is_retryable_grpc_failure(headers: Headers) -> bool:
     """Return whether a gRPC answer, with its trailers, reports a failure after which the call may be repeated."""
     if not is_grpc(headers):
         return False
     return (header(headers, f"{TRAILER}grpc-status") or header(headers, "grpc-status")) in _FAILED_CALLS
 
 
-def add_trailers(headers: Headers, trailers: Headers) -> Headers:
+def append_trailers_to_headers(headers: Headers, trailers: Headers) -> Headers:
     return (*headers, *((TRAILER + name, value) for name, value in trailers)) if trailers else headers
 
 
@@ -86,7 +86,7 @@ class Ending(StrEnum):
     LEFT = "left"
     """The client disconnected before the end: an agent that has read enough, or one that was interrupted."""
     FAILED = "failed"
-    """The answer is complete, and its gRPC status is a failure (`is_failed_grpc_call`); the HTTP status is 200."""
+    """The answer is complete; its gRPC status is a failure (`is_retryable_grpc_failure`); the HTTP status is 200."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Chunk:
     data: bytes
 
 
-class ChunkedBody(Sequence[Chunk]):
+class TimedChunks(Sequence[Chunk]):
     """Chunks of a body stored as one value; each is cut out on access. Equal to any sequence of equal chunks."""
 
     __slots__ = ("_ends", "_offsets", "body")
@@ -158,11 +158,11 @@ class ChunkedBody(Sequence[Chunk]):
         view = memoryview(self.body)
         return ((offset, view[self._ends[at] : self._ends[at + 1]]) for at, offset in enumerate(self._offsets))
 
-    def replace_body(self, body: bytes) -> ChunkedBody:
+    def replace_body(self, body: bytes) -> TimedChunks:
         """Return another body of the same length with the same chunk borders. Raises ValueError for another length."""
         if len(body) != len(self.body):
             raise ValueError(f"{len(body)} bytes for {len(self.body)}")
-        made = ChunkedBody(b"", ())
+        made = TimedChunks(b"", ())
         made.body, made._offsets, made._ends = body, self._offsets, self._ends
         return made
 
@@ -175,7 +175,7 @@ class Response:
     reason: str
     headers: Headers
     chunks: Sequence[Chunk]
-    """An immutable sequence: a tuple, or a `ChunkedBody`."""
+    """An immutable sequence: a tuple, or a `TimedChunks`."""
     ending: Ending = Ending.COMPLETE
     head_offset: int = 0
     """Microseconds from the release of the request to the response's head."""
@@ -185,7 +185,7 @@ class Response:
     @property
     def body(self) -> bytes:
         chunks = self.chunks
-        return chunks.body if isinstance(chunks, ChunkedBody) else b"".join(chunk.data for chunk in chunks)
+        return chunks.body if isinstance(chunks, TimedChunks) else b"".join(chunk.data for chunk in chunks)
 
     @property
     def mime_type(self) -> str:

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import NamedTuple
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from llmproxy.core.traffic.interaction import DEFAULT_PORTS, TRAILER, ChunkedBody, Ending, Headers, Response, header
+from llmproxy.core.traffic.interaction import DEFAULT_PORTS, TRAILER, Ending, Headers, Response, TimedChunks, header
 from llmproxy.protocol import CACHE_HEADER, RECORDED_RETRY_AFTER_HEADER, TRANSIENT
 
 NOT_REPLAYED = frozenset({
@@ -32,7 +32,7 @@ WAITING = frozenset({"retry-after", "retry-after-ms", "x-ratelimit-reset-after"}
 POLLING = frozenset({"openai-poll-after-ms", "retry-after", "retry-after-ms"})
 """Fields with whole numbers: polling interval in seconds, or in milliseconds if the name says so."""
 REMEMBERED_BYTES = 8 << 20
-"""Maximum bytes in `PlannedAnswerCache`."""
+"""Maximum bytes in `SerializedAnswerCache`."""
 BODILESS = frozenset({204, 304})
 
 
@@ -43,13 +43,13 @@ def _format_http_date(second: int) -> str:
     return formatdate(second, usegmt=True)
 
 
-class ClientTraits(NamedTuple):
+class FramingTraits(NamedTuple):
     method: str = "POST"
     http10: bool = False
     keep_alive: bool = True
 
 
-class SendingPlan(NamedTuple):
+class AnswerSendingPlan(NamedTuple):
     """Content and times to send: `pieces` are (microseconds since the request was complete, bytes)."""
 
     pieces: tuple[tuple[int, bytes], ...]
@@ -61,9 +61,9 @@ class SendingPlan(NamedTuple):
 
 
 def schedule_response(
-    response: Response, client: ClientTraits, *, speed: float, now: float, extra: Headers = (), prefix: str = "",
+    response: Response, client: FramingTraits, *, speed: float, now: float, extra: Headers = (), prefix: str = "",
     said: str = "hit", timed: bool = False,
-) -> SendingPlan:  # fmt: skip
+) -> AnswerSendingPlan:  # fmt: skip
     """Plan a recorded response for `client`.
 
     `speed` 0 is at once, N is N times faster; `now` is Unix time; `timed`: at speed 0 too the pieces keep their times.
@@ -81,15 +81,17 @@ def schedule_response(
         length=None if bodiless else len(response.body) + cut, close=said_close,
     )  # fmt: skip
     if bodiless:
-        return SendingPlan(((scale_time_by_speed(response.head_offset, speed), head),), close)
+        return AnswerSendingPlan(((scale_time_by_speed(response.head_offset, speed), head),), close)
     pace = speed or (1 if timed else 0)
     end = _write_last_chunk(response.headers) if chunked and not cut else b""
     if not pace:
         frames = _list_frames(response, chunked=True) if chunked else [(0, (response.body,))]
         body = (part for _, frame in frames for part in frame)
-        return SendingPlan(((0, b"".join([head, *body, end])),), close)
+        return AnswerSendingPlan(((0, b"".join([head, *body, end])),), close)
     frames = chain(_list_frames(response, chunked=chunked), [(0, (end,))])  # the end is sent with the last frame
-    return SendingPlan(tuple(_merge_frames(scale_time_by_speed(response.head_offset, pace), head, frames, pace)), close)
+    return AnswerSendingPlan(
+        tuple(_merge_frames(scale_time_by_speed(response.head_offset, pace), head, frames, pace)), close
+    )
 
 
 def _write_last_chunk(headers: Headers) -> bytes:
@@ -104,7 +106,7 @@ class StreamedResponseHead(NamedTuple):
     close: bool
 
 
-def plan_stream_head(response: Response, client: ClientTraits, *, now: float, extra: Headers) -> StreamedResponseHead:
+def plan_stream_head(response: Response, client: FramingTraits, *, now: float, extra: Headers) -> StreamedResponseHead:
     chunked = not client.http10
     close = client.http10 or not client.keep_alive
     response = replace(response, chunked=True)
@@ -114,7 +116,7 @@ def plan_stream_head(response: Response, client: ClientTraits, *, now: float, ex
     return StreamedResponseHead(head, chunked, close)
 
 
-class PlannedAnswerBytes:
+class AnswerBytesWithRenewableDate:
     __slots__ = ("_date_at", "close", "data", "second")
 
     def __init__(self, data: bytes, *, close: bool, second: int) -> None:
@@ -132,11 +134,11 @@ class PlannedAnswerBytes:
 _DATE = b"\r\ndate: "
 
 
-class PlannedAnswerCache:
+class SerializedAnswerCache:
     """Latest answers planned at full speed, by kind of client; their date is renewed each second."""
 
     def __init__(self) -> None:
-        self._laid: dict[tuple[int, ClientTraits, Headers], PlannedAnswerBytes] = {}
+        self._laid: dict[tuple[int, FramingTraits, Headers], AnswerBytesWithRenewableDate] = {}
         self._bytes = 0
 
     def clear(self) -> None:
@@ -145,13 +147,13 @@ class PlannedAnswerCache:
         self._bytes = 0
 
     def get(
-        self, interaction: int, client: ClientTraits, *, now: float, extra: Headers, read: Callable[[int], Response]
-    ) -> PlannedAnswerBytes:
+        self, interaction: int, client: FramingTraits, *, now: float, extra: Headers, read: Callable[[int], Response]
+    ) -> AnswerBytesWithRenewableDate:
         which, second = (interaction, client, extra), int(now)
         laid = self._laid.get(which)
         if laid is None:
             (((_, data),), close, *_) = schedule_response(read(interaction), client, speed=0, now=second, extra=extra)
-            laid = PlannedAnswerBytes(data, close=close, second=second)
+            laid = AnswerBytesWithRenewableDate(data, close=close, second=second)
             if len(data) > REMEMBERED_BYTES // 4:
                 return laid
             self._bytes += len(data)
@@ -174,7 +176,7 @@ Frame = tuple[bytes | memoryview, ...]
 
 def _list_frames(response: Response, *, chunked: bool) -> Iterator[tuple[int, Frame]]:
     """Yield (microseconds, frame) of the body."""
-    if not isinstance(response.chunks, ChunkedBody):
+    if not isinstance(response.chunks, TimedChunks):
         parts: Iterable[tuple[int, bytes | memoryview]] = ((chunk.offset, chunk.data) for chunk in response.chunks)
     else:
         parts = response.chunks.iter_views()
@@ -196,7 +198,7 @@ def _merge_frames(due: int, head: bytes, frames: Iterable[tuple[int, Frame]], sp
 
 
 def _build_head(
-    response: Response, client: ClientTraits, *, speed: float, now: float, said: str, extra: Headers, chunked: bool,
+    response: Response, client: FramingTraits, *, speed: float, now: float, said: str, extra: Headers, chunked: bool,
     length: int | None, close: bool,
 ) -> bytes:  # fmt: skip
     gone = NOT_REPLAYED.union(name for name, _ in extra)  # these replace recorded fields of the same name
@@ -300,7 +302,7 @@ def rewrite_location_to_proxy(kept: str, prefix: str) -> str | None:
     return prefix + kept if kept.startswith("/") else None
 
 
-def find_redirect_host(headers: Headers) -> str | None:
+def find_redirect_host_past_proxy(headers: Headers) -> str | None:
     """Return the host to which a stored answer leads past the proxy; None if it does not."""
     kept = header(headers, "location")
     return None if kept is None or kept.startswith("/") else urlsplit(kept).hostname or "an address that cannot be read"

@@ -74,7 +74,7 @@ def _json_bytes_to_text(data: bytes) -> str | None:
         return None
 
 
-def parse_recorded_frames(body: bytes) -> list[Frame]:
+def parse_recorded_websocket_frames(body: bytes) -> list[Frame]:
     """Decode a conversation. Raises CassetteCorrupt: a line does not have the form above."""
     found = []
     for number, line in enumerate(body.split(b"\n"), 1):
@@ -123,7 +123,7 @@ def extract_websocket_requests(body: bytes) -> list[bytes]:
 
 def format_websocket_transcript(body: bytes) -> Iterator[str]:
     """Yield a conversation line by line as readable text: `12.3 ms  client -> {...}`; long base64 is shortened."""
-    for frame in parse_recorded_frames(body):
+    for frame in parse_recorded_websocket_frames(body):
         yield f"{frame.at / 1000:10.1f} ms  {'client ->' if frame.client else 'server <-'} {_format_frame(frame)}"
 
 

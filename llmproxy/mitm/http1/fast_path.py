@@ -2,7 +2,7 @@
 
 mitmproxy would put the bytes into a stream, wake a task, take a lock and send an event through its layers, which costs
 several times the work of the answer. Everything but a plain request that is a hit is handed over unchanged to the
-stream and so to `ReplayLayer`, with the state of a request that has begun: nothing is decided twice. The connection
+stream and so to `RecordReplayLayer`, with the state of a request that has begun: nothing is decided twice. It
 returns here when the layer is between two requests. After an exception here the layer reports the error, or serves.
 """
 
@@ -28,11 +28,11 @@ from llmproxy.core.engine.request_identification import WORTH_A_THREAD
 from llmproxy.core.sessions.exchange import RoutedRequestHead
 from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.origin_guard import HeadForOriginCheck, OriginGuard
-from llmproxy.core.traffic.response_plan import REDIRECTS, ClientTraits
+from llmproxy.core.traffic.response_plan import REDIRECTS, FramingTraits
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError
-from llmproxy.mitm.http1.request_handling import IncomingRequest, get_answer_if_sent_at_once
-from llmproxy.mitm.http1_parser import FramingError, Head, parse_head
+from llmproxy.mitm.http1.request_handling import IncomingRequest, get_planned_answer_if_undelayed
+from llmproxy.mitm.http1_parser import BadHttp1Request, Head, parse_head
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import CONTROL_PREFIX, Decision
 
@@ -53,7 +53,7 @@ _CREDENTIAL = re.compile(
 """Header that identifies the caller and not the request: some clients send another one each time."""
 
 
-class Front(asyncio.StreamReaderProtocol):
+class FastPathAsyncioProtocol(asyncio.StreamReaderProtocol):
     incoming = IncomingRequest
     """Factory of incoming requests; a test passes a broken one."""
 
@@ -255,7 +255,7 @@ class Front(asyncio.StreamReaderProtocol):
         if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.answer.held:
             return False  # what waits, or leads on, is the layer's
         laid, opened = incoming.plan_recorded_answer()
-        if opened is not None or (data := get_answer_if_sent_at_once(laid)) is None:
+        if opened is not None or (data := get_planned_answer_if_undelayed(laid)) is None:
             return False  # so is what waits
         self._incoming = None
         self._out.write(data)
@@ -268,7 +268,7 @@ class Front(asyncio.StreamReaderProtocol):
 @dataclass(slots=True)
 class FastPathRequestHead:
     head: Head
-    client: ClientTraits
+    client: FramingTraits
     credential: bytes = b""
     """Credential of its first request; hits with other credentials may be served as well."""
     place: RoutedRequestHead | None = None
@@ -320,13 +320,13 @@ class HeadCache:
     def _parse_and_cache_head(self, raw: bytes, which: bytes, credential: bytes) -> FastPathRequestHead | None:
         try:
             head = parse_head(raw)
-        except FramingError:
+        except BadHttp1Request:
             return None
         if not is_request_fast_path_eligible(head) or not self._guard.is_admitted(HeadForOriginCheck(head.headers)):
             return None
         if len(self._known) >= REMEMBERED_HEADS:
             self._known.clear()
-        client = ClientTraits(head.method, keep_alive=head.keep_alive)
+        client = FramingTraits(head.method, keep_alive=head.keep_alive)
         plain = self._known[which] = FastPathRequestHead(head, client, credential)
         return plain
 
@@ -396,7 +396,7 @@ class ClientLeaveWatchingHandler(mode_servers.ProxyConnectionHandler):
         writer = None if here is None else here.writer
         front = writer.transport.get_protocol() if isinstance(writer, asyncio.StreamWriter) else None
         watchdog = self.timeout_watchdog
-        last = max(watchdog.last_activity, front.heard if isinstance(front, Front) else 0.0)
+        last = max(watchdog.last_activity, front.heard if isinstance(front, FastPathAsyncioProtocol) else 0.0)
         if last + watchdog.timeout > time():
             watchdog.last_activity = last
             await watchdog.watch()  # type: ignore[no-untyped-call]
@@ -414,7 +414,7 @@ class FrontedMode(mode_specs.ProxyMode):  # type: ignore[no-untyped-call]
 
 
 class FastPathProxyserver(proxyserver.Proxyserver):
-    def __init__(self, proxy: ProxyContext, front: type[Front]) -> None:
+    def __init__(self, proxy: ProxyContext, front: type[FastPathAsyncioProtocol]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.proxy, self.front = proxy, front
 
@@ -440,7 +440,7 @@ class FastPathListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type
         loop, manager = asyncio.get_running_loop(), cast("FastPathProxyserver", self.manager)
         heads = HeadCache(manager.proxy.guard, by_credential=manager.proxy.engine.config.match_credential)
 
-        def front() -> Front:
+        def front() -> FastPathAsyncioProtocol:
             return manager.front(manager.proxy, heads, self.handle_stream, loop)
 
         return [await loop.create_server(front, host, port)]

@@ -18,7 +18,7 @@ from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 
 from llmproxy.core.control import endpoints as control
-from llmproxy.core.control.endpoints import ControlRequest, build_error_response
+from llmproxy.core.control.endpoints import ControlRequest, build_control_error_response
 from llmproxy.core.secrets.redact import may_hold_redaction
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Headers
@@ -31,7 +31,7 @@ from llmproxy.mitm.http1_parser import BodyTooSlow, Head, HeadTooSlow, replace_b
 from llmproxy.mitm.interception import is_loopback
 from llmproxy.mitm.proxy_context import FastPathConnection, ProxyContext, build_response_bytes
 from llmproxy.mitm.socket_resets_and_limits import is_peer_process_gone
-from llmproxy.mitm.websockets import ReplayedWebSocket, WebSocketUpgradeMiss, WebSocketUpgradeRefused
+from llmproxy.mitm.websockets import ReplayedWebSocket, WebSocketUpgradeMiss, WebSocketUpgradeRequiredError
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
 from llmproxy.ui.page import ViewerResponse, build_viewer_response_headers
 
@@ -51,7 +51,7 @@ _TOOL_CALL = re.compile(re.escape(CONTROL_PREFIX) + r"sessions/[^/?]+/tools")
 
 
 class ControlAndViewerAnswerer:
-    def __init__(self, here: request_handling.ClientConnectionState, layer: ReplayLayer) -> None:
+    def __init__(self, here: request_handling.ClientConnectionState, layer: RecordReplayLayer) -> None:
         self._here, self._layer = here, layer
         self.prepare_for_next()
 
@@ -67,10 +67,12 @@ class ControlAndViewerAnswerer:
             head.method, head.target, head.headers, body, loopback=local, guard=proxy.guard, scheme=scheme,
             connection=here.client.id,
         )  # fmt: skip
-        if request_handling.is_page_request(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
+        if request_handling.is_browser_request_for_root(head) or f"{head.target.partition('?')[0]}/".startswith(
+            UI_PREFIX
+        ):
             yield from self._answer_viewer(head, asked)
             return
-        session, now = control.get_session_asked_for_totals(proxy.engine, asked), proxy.engine.clock()
+        session, now = control.find_open_session_for_totals(proxy.engine, asked), proxy.engine.clock()
         if session is not None and any(each.session is session for each in proxy.open.values()):
             self._asked = now if self._asked is None else self._asked
             if now - self._asked < PATIENCE:
@@ -78,9 +80,9 @@ class ControlAndViewerAnswerer:
                 return
         status, data, kind = control.answer_control_request(proxy.engine, asked, proxy)
         if (stored := proxy.take_storage_future()) is not None:
-            yield request_handling.RunJobHook(partial(asyncio.wait, [stored]))
+            yield request_handling.AwaitCoroutineHook(partial(asyncio.wait, [stored]))
             if why := stored.result():
-                status, data, kind = build_error_response(RecordingError(why), proxy.engine.redactor.text)
+                status, data, kind = build_control_error_response(RecordingError(why), proxy.engine.redactor.text)
         yield from self._send_answer(head, status, (("content-type", kind),), data)
 
     def _send_answer(self, head: Head, status: int, headers: Headers, body: bytes) -> Commands:
@@ -114,7 +116,7 @@ class BodyTooLarge(RefusedError):
     status = 413
 
 
-class ReplayLayer(layer.Layer):
+class RecordReplayLayer(layer.Layer):
     incoming = IncomingRequest
     sender = StreamSender
     own_answers = ControlAndViewerAnswerer
@@ -304,7 +306,9 @@ class ReplayLayer(layer.Layer):
             error = LLMProxyError("llmproxy: the proxy is ending.")
             yield from self.refuse(error, close=True, told=not head.target.startswith(CONTROL_PREFIX))
             return
-        if (head.target.startswith(CONTROL_PREFIX) or request_handling.is_page_request(head)) and self._origin is None:
+        if (
+            head.target.startswith(CONTROL_PREFIX) or request_handling.is_browser_request_for_root(head)
+        ) and self._origin is None:
             return
         self._take_over_front_request()
         here.incoming.set_exchange_or_refusal(head, self.context.client, self._origin)
@@ -376,7 +380,7 @@ class ReplayLayer(layer.Layer):
         incoming.answering = True
         if opened is not None:
             yield from self._send_due(self._sender.begin_interactive_answer(*opened))
-        elif not exchange.answer.held and (data := request_handling.get_answer_if_sent_at_once(laid)) is not None:
+        elif not exchange.answer.held and (data := request_handling.get_planned_answer_if_undelayed(laid)) is not None:
             self._here.close_after = laid.close
             yield self._here.build_send_command(data)
             yield from self._end_replay()
@@ -394,7 +398,9 @@ class ReplayLayer(layer.Layer):
 
     def _replay_socket(self, exchange: Exchange, head: Head) -> Commands:
         if head.upgrade != "websocket":
-            refused = WebSocketUpgradeRefused("llmproxy: a WebSocket is recorded here, and this request is no upgrade.")
+            refused = WebSocketUpgradeRequiredError(
+                "llmproxy: a WebSocket is recorded here, and this request is no upgrade."
+            )
             yield from self.refuse(refused, close=True)
             return
         socket = ReplayedWebSocket(self._proxy, self.context, exchange, head)

@@ -23,15 +23,15 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy import commands, layer
 from mitmproxy.proxy.context import Context
 
-from llmproxy.core.mcp_answer_replay import LAST_CHUNK, MICROSECONDS, AnswerPartCondition, frame_http_chunk
+from llmproxy.core.mcp_answer_replay import LAST_CHUNK, MICROSECONDS, McpAnswerPrerequisiteKind, frame_http_chunk
 from llmproxy.core.providers.provider_table import Family, parse_port_or_none
 from llmproxy.core.sessions.exchange import Exchange, RoutedRequestHead
-from llmproxy.core.sessions.interceptor import Playback
+from llmproxy.core.sessions.interceptor import ClientDrivenAnswerPlayback
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.origin_guard import SANDBOX, HeadForOriginCheck, is_browser_document_request
-from llmproxy.core.traffic.response_plan import ClientTraits, SendingPlan, StreamedResponseHead
+from llmproxy.core.traffic.response_plan import AnswerSendingPlan, FramingTraits, StreamedResponseHead
 from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedError
-from llmproxy.mitm.http1_parser import FramingError, Head, RequestReader
+from llmproxy.mitm.http1_parser import BadHttp1Request, Head, Http1RequestParser
 from llmproxy.mitm.interception import authorize_destination, read_proxy_credentials
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.socket_resets_and_limits import is_client_process_idle
@@ -46,7 +46,7 @@ _PORT = re.compile(r":[^:\]]*$")
 class IncomingRequest:
     proxy: ProxyContext
     head: Head | None = None
-    client: ClientTraits = field(default_factory=ClientTraits)
+    client: FramingTraits = field(default_factory=FramingTraits)
     exchange: Exchange | None = None
     raw: bytearray = field(default_factory=bytearray)
     """Received bytes of its body if it is chunked, else empty."""
@@ -59,12 +59,12 @@ class IncomingRequest:
     preflight: Headers | None = None
     continued: bool = False
     answering: bool = False
-    laid: SendingPlan | None = None
+    laid: AnswerSendingPlan | None = None
 
     def set_exchange_or_refusal(self, head: Head, client: Client, origin: Origin | None) -> None:
         """Find a request's place or `refusal`; `origin`: an intercepted client's server. May be called again."""
         self.head = head
-        self.client = ClientTraits(head.method, http10=head.http10, keep_alive=head.keep_alive)
+        self.client = FramingTraits(head.method, http10=head.http10, keep_alive=head.keep_alive)
         proxy = self.proxy
         try:
             target, named = split_absolute_target(head)
@@ -121,7 +121,9 @@ class IncomingRequest:
             self.proxy.engine.stages.identify_and_decide(exchange, body)
         return exchange
 
-    def plan_recorded_answer(self) -> tuple[SendingPlan, tuple[Playback, StreamedResponseHead] | None]:
+    def plan_recorded_answer(
+        self,
+    ) -> tuple[AnswerSendingPlan, tuple[ClientDrivenAnswerPlayback, StreamedResponseHead] | None]:
         """Plan the recorded answer, served from here on, and the head of one that waits for its client."""
         if self.exchange is None:
             raise AssertionError("no request has arrived")
@@ -131,7 +133,7 @@ class IncomingRequest:
         return self.laid, answering.plan_playback_head(self.exchange, self.client, extra=extra)
 
 
-def get_answer_if_sent_at_once(laid: SendingPlan) -> bytes | None:
+def get_planned_answer_if_undelayed(laid: AnswerSendingPlan) -> bytes | None:
     return laid.pieces[0][1] if len(laid.pieces) == 1 and laid.pieces[0][0] == 0 else None
 
 
@@ -145,7 +147,7 @@ def refuse_unsupported_request(head: Head) -> None:
 
 
 def split_absolute_target(head: Head) -> tuple[str, Origin | None]:
-    """Split an absolute target into (origin form, (scheme, host, port)), or None. Raises FramingError: no port."""
+    """Split an absolute target into (origin form, (scheme, host, port)), or None. Raises BadHttp1Request: no port."""
     scheme, mark, rest = head.target.partition("://")
     if not mark or scheme.lower() not in ("http", "https"):
         return head.target, None
@@ -154,12 +156,12 @@ def split_absolute_target(head: Head) -> tuple[str, Origin | None]:
     host, _, port = authority.rpartition(":") if _PORT.search(authority) else (authority, "", "")
     number = parse_port_or_none(port) if port else 443 if scheme.lower() == "https" else 80
     if number is None:
-        raise FramingError(f"llmproxy: {port[:20]!r} is no port.", hint="A port is a number from 1 to 65535.")
+        raise BadHttp1Request(f"llmproxy: {port[:20]!r} is no port.", hint="A port is a number from 1 to 65535.")
     origin_form = path if path.startswith("/") else "/" + path
     return origin_form, (scheme.lower(), host.strip("[]").lower(), number)
 
 
-def is_page_request(head: Head) -> bool:
+def is_browser_request_for_root(head: Head) -> bool:
     asks = is_browser_document_request(head.headers) or "text/html" in (header(head.headers, "accept") or "")
     return head.target == "/" and head.method in ("GET", "HEAD") and asks
 
@@ -168,8 +170,8 @@ Commands = layer.CommandGenerator[None]
 
 
 @dataclass
-class RunJobHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """A layer waits for a job, while other connections are served (`Recorder.run_job`)."""
+class AwaitCoroutineHook(commands.StartHook):  # type: ignore[no-untyped-call]
+    """A layer waits for a job, while other connections are served (`Recorder.await_coroutine`)."""
 
     job: Callable[[], Awaitable[object]]
 
@@ -212,7 +214,7 @@ class ClientConnectionState:
     proxy: ProxyContext
     incoming: IncomingRequest
     """The request being read, answered or forwarded; between two requests one without a head."""
-    reader: RequestReader = field(default_factory=RequestReader)
+    reader: Http1RequestParser = field(default_factory=Http1RequestParser)
     state: LayerState = LayerState.READING
     forwarded: bool = False
     close_after: bool = False
@@ -243,17 +245,19 @@ class ClientConnectionState:
         exchange = self.incoming.exchange
         if exchange is not None and self.proxy.engine.keying.is_slow_to_prepare(exchange, body):
             # A large body is redacted on a thread; `decide_request` follows.
-            yield RunJobHook(partial(asyncio.to_thread, self.proxy.engine.keying.redact_in_advance, exchange, body))
+            yield AwaitCoroutineHook(
+                partial(asyncio.to_thread, self.proxy.engine.keying.redact_in_advance, exchange, body)
+            )
         try:
             exchange = self.incoming.decide_request(body)
         except MachineError:  # for a while, as writing does; nothing was counted yet
             if self.incoming.exchange is None:
                 raise
             self.incoming.exchange.request.body = None
-            yield RunJobHook(partial(_wait_for_store_server, self.proxy, self.incoming.exchange))
+            yield AwaitCoroutineHook(partial(_wait_for_store_server, self.proxy, self.incoming.exchange))
             exchange = self.incoming.decide_request(body)
         if exchange.answer.awaited:
-            yield RunJobHook(partial(_wait_for_shared_answer, exchange))
+            yield AwaitCoroutineHook(partial(_wait_for_shared_answer, exchange))
         return exchange
 
     def start_time_limit(self, seconds: float) -> Commands:
@@ -277,7 +281,7 @@ class StreamSender:
     def __init__(self, here: ClientConnectionState) -> None:
         self._here = here
         self._pieces: deque[tuple[int, bytes]] = deque()
-        self._opened: tuple[Playback, StreamedResponseHead] | None = None
+        self._opened: tuple[ClientDrivenAnswerPlayback, StreamedResponseHead] | None = None
         self._began = 0.0
         self.crash_after = False
 
@@ -289,7 +293,7 @@ class StreamSender:
         self._pieces.clear()
         self._opened = None
 
-    def send_recorded(self, laid: SendingPlan) -> Ending:
+    def send_recorded(self, laid: AnswerSendingPlan) -> Ending:
         self._here.close_after = laid.close
         return (yield from self._begin_answer(laid))
 
@@ -304,7 +308,7 @@ class StreamSender:
             proxy.sockets.close_listeners_for_seconds(laid.shut)
         return (yield from self._begin_answer(laid))
 
-    def begin_interactive_answer(self, talk: Playback, opened: StreamedResponseHead) -> Ending:
+    def begin_interactive_answer(self, talk: ClientDrivenAnswerPlayback, opened: StreamedResponseHead) -> Ending:
         here = self._here
         here.state, self._opened, here.close_after = LayerState.REPLAYING, (talk, opened), opened.close
         yield here.build_send_command(opened.head)
@@ -317,7 +321,7 @@ class StreamSender:
             return (yield from self._send_due())
         return False
 
-    def _begin_answer(self, laid: SendingPlan) -> Ending:
+    def _begin_answer(self, laid: AnswerSendingPlan) -> Ending:
         self._here.state = LayerState.REPLAYING
         self._pieces.extend(laid.pieces)
         self._began = self._here.proxy.engine.clock()
@@ -351,7 +355,7 @@ class StreamSender:
         ends = here.client.peername, here.client.sockname
         return here.proxy.engine.answering.get_send_delay(exchange, offset, ends, is_client_process_idle)
 
-    def _continue_interactive_answer(self, talk: Playback, opened: StreamedResponseHead) -> Ending:
+    def _continue_interactive_answer(self, talk: ClientDrivenAnswerPlayback, opened: StreamedResponseHead) -> Ending:
         parts, wait = talk.take_ready_parts(lambda: self._get_seconds_until_turn(None))
         due = b"".join(frame_http_chunk(part, chunked=opened.chunked) for part in parts)
         if not talk.turns and opened.chunked:
@@ -361,6 +365,6 @@ class StreamSender:
         if not talk.turns:
             self._opened = None
             return True
-        if wait or talk.turns[0].wait is not AnswerPartCondition.FOR_EVER:
+        if wait or talk.turns[0].wait is not McpAnswerPrerequisiteKind.FOR_EVER:
             yield self._here.wake_after(wait or LOOK)
         return False

@@ -27,7 +27,7 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, LLMProxyError, SuiteError, printable
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession, copy_env_without_proxy_changes
-from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
+from llmproxy.scenario.types import AdapterModelAccessThroughProxy, AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import format_value, join_user_texts, keep_text_end, read_agent_answer
 
 _PLAIN_PROGRAM = "A program that reads its input to the end and prints an answer: `command: {run: ..., lines: false}`."
@@ -269,7 +269,7 @@ class CommandAgent(AgentAdapter):
         self.declared_processing = said.get("processors")
         return read_agent_answer(said, self.who)
 
-    def _start_process(self, name: str, llm: LLM | None, closed: int) -> AgentProcess:
+    def _start_process(self, name: str, llm: AdapterModelAccessThroughProxy | None, closed: int) -> AgentProcess:
         """Start a process; ended at once if closed since `closed` was counted. Raises AgentError."""
         env = {**copy_env_without_proxy_changes(), **self.env}
         child = self._children[name] = self.child(self.words, self.cwd, llm.environment(env) if llm else env)
@@ -278,7 +278,9 @@ class CommandAgent(AgentAdapter):
             raise AgentError(f"{self.who} was ended while it was being started.")
         return child
 
-    def _exchange_json(self, name: str, frame: Mapping[str, Any], llm: LLM | None, closed: int) -> Any:
+    def _exchange_json(
+        self, name: str, frame: Mapping[str, Any], llm: AdapterModelAccessThroughProxy | None, closed: int
+    ) -> Any:
         child = self._children.get(name) or self._start_process(name, llm, closed)
         if (early := child.take_unread_line()) is not None:
             raise self._build_output_error(child, early, "said something that nobody asked for")
@@ -305,7 +307,7 @@ class CommandAgent(AgentAdapter):
             )
         return value
 
-    def _run_program(self, name: str, message: str, llm: LLM | None, closed: int) -> Any:
+    def _run_program(self, name: str, message: str, llm: AdapterModelAccessThroughProxy | None, closed: int) -> Any:
         child = self._start_process(name, llm, closed)
         deadline = time.monotonic() + self.timeout
         said = b""

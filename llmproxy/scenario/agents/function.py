@@ -21,7 +21,7 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.running.agent_caller import call_in_daemon_thread
+from llmproxy.scenario.running.agent_caller import await_call_in_daemon_thread
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import join_user_texts
 from llmproxy.scenario.values.run_ids_and_options import describe_sys_exit
@@ -107,7 +107,7 @@ class FunctionAgent(AgentAdapter):
         called = getattr(found, "__call__", None)  # noqa: B004 (what is called, not whether it can be)
         if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(called):
             return await found(*args, **named)
-        returned = await call_in_daemon_thread(partial(found, *args, **named))
+        returned = await await_call_in_daemon_thread(partial(found, *args, **named))
         return await returned if inspect.isawaitable(returned) else returned
 
     def _load_target(self) -> Callable[..., Any] | AgentAdapter:

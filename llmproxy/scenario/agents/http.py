@@ -17,7 +17,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.control import Control, ControlError
+from llmproxy.client.control import ControlApiClient, ControlError
 from llmproxy.core.dialects.messages import Draft, as_dict
 from llmproxy.core.dialects.openai import decode_chat_completion
 from llmproxy.core.dialects.stream_events import list_stream_events
@@ -25,9 +25,10 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.protocol import DEFAULT_SESSION, Mode
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
-from llmproxy.scenario.run_session import RunSession, bind_session_name_to_session
+from llmproxy.scenario.run_session import RunSession, bind_calls_under_name_to_session
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import (
+    convert_json_value_to_text,
     extract_html_title,
     format_value,
     join_user_texts,
@@ -35,7 +36,6 @@ from llmproxy.scenario.values.messages import (
     parse_value_path,
     read_agent_answer,
     require_value_at_path,
-    to_text,
 )
 
 if TYPE_CHECKING:
@@ -104,9 +104,13 @@ class AgentRequestTemplate:
         def fill_in(tree: Any) -> Any:
             if isinstance(tree, str):
                 whole = _NAME.fullmatch(tree)
-                return find_value(whole) if whole else _NAME.sub(lambda match: to_text(find_value(match)), tree)
+                return (
+                    find_value(whole)
+                    if whole
+                    else _NAME.sub(lambda match: convert_json_value_to_text(find_value(match)), tree)
+                )
             if isinstance(tree, Mapping):
-                return {to_text(fill_in(key)): fill_in(value) for key, value in tree.items()}
+                return {convert_json_value_to_text(fill_in(key)): fill_in(value) for key, value in tree.items()}
             return [fill_in(value) for value in tree] if isinstance(tree, list) else tree
 
         return fill_in(self.tree)
@@ -188,7 +192,7 @@ class AgentHttpReply:
             ) from error
 
 
-def check_agent_url(url: str) -> str:
+def validate_agent_url_syntax(url: str) -> str:
     """Return an agent's address. Raises SuiteError: it is none."""
     try:
         parts = urlsplit(url.strip())
@@ -208,7 +212,7 @@ class HttpAdapter(AgentAdapter):
 
     def __init__(self, url: str, headers: Mapping[str, str] | None, timeout: float) -> None:
         """Check the arguments; `timeout` in seconds, for a whole answer."""
-        self.url = check_agent_url(url)
+        self.url = validate_agent_url_syntax(url)
         self.timeout = timeout
         self.headers = AgentRequestTemplate.from_tree(dict(headers or {}), "headers")
         self.more_headers: dict[str, str] = {}
@@ -501,7 +505,7 @@ class ServiceAgent(AgentAdapter):
         """Send one message and return the service's answer; the caller has the turn (`RunSession.speaking_turn`)."""
         return await self.agent.call(input)
 
-    async def _probe_header_propagation(self, control: Control) -> None:
+    async def _probe_header_propagation(self, control: ControlApiClient) -> None:
         """Send one message under a probe session, and check whether its LLM calls arrive there.
 
         Other destinations are bound to a second probe session meanwhile. Both replay an empty cassette: whatever the
@@ -514,7 +518,7 @@ class ServiceAgent(AgentAdapter):
         trial.more_headers = {str(self.propagates): told}
         trial.timeout = min(trial.timeout, PROBING)
         try:
-            async with bind_session_name_to_session(control, self.session, otherwise):
+            async with bind_calls_under_name_to_session(control, self.session, otherwise):
                 if control.url in self._proven:
                     return  # another run tried it while this one waited
                 with suppress(AgentError):  # the model's answer is a miss, which the service may take as it likes

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmproxy.advice import install_command
+from llmproxy.advice import build_install_command
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Finished
-from llmproxy.scenario.cluster.worker_node import NodeRunResult, NodeSetup, get_or_open_worker_node, start_rate_actor
+from llmproxy.scenario.cluster.worker_node import NodeRunResult, NodeSetup, get_or_create_run_executor, start_rate_actor
 
 _QUIET = {
     "RAY_raylet_start_wait_time_s": "120", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0",
@@ -62,7 +62,7 @@ def open_ray_connection(where: str, batch: str, rates: Mapping[str, str]) -> Ite
     try:
         ray = import_ray()
     except ImportError as error:
-        raise MachineError(f"{where} needs Ray, which is not installed.", hint=install_command("ray")) from error
+        raise MachineError(f"{where} needs Ray, which is not installed.", hint=build_install_command("ray")) from error
     tries = connect_ray_counting_tries(ray, where, address, f"llmproxy-{batch}")
     try:
         runner = RayClusterRunner(ray, rates, tries)
@@ -82,7 +82,7 @@ def connect_ray_counting_tries(
     ray: Any, where: str, address: str, namespace: str, sleep: Callable[[float], None] = time.sleep
 ) -> int:
     """Connect to a cluster, and return the number of attempts. Raises MachineError."""
-    check_cluster_reachable(where, address)
+    check_ray_cluster_reachable(where, address)
     more: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     for number in range(1, _TRIES + 1):
         try:
@@ -98,7 +98,7 @@ def connect_ray_counting_tries(
     raise AssertionError("a try returns or raises")
 
 
-def check_cluster_reachable(where: str, address: str) -> None:
+def check_ray_cluster_reachable(where: str, address: str) -> None:
     """Check that an address has a listener: Ray itself would try for many minutes. Raises MachineError."""
     parts = urlsplit(address if "://" in address else f"ray://{address}")
     try:
@@ -141,7 +141,7 @@ def build_ray_resource_options(resources: Mapping[str, float] | None) -> dict[st
 class RayClusterRunner:
     def __init__(self, ray: Any, rates: Mapping[str, str], tries: int = 1) -> None:
         self._ray, self._tries = ray, tries
-        self._task = ray.remote(max_retries=0)(run_task_on_ray_node)
+        self._task = ray.remote(max_retries=0)(execute_run_in_ray_worker)
         self._counting = start_rate_actor(ray, rates)
         self._running: set[Any] = set()
         self._again: list[str] = []  # names of runs whose worker or node died
@@ -241,7 +241,9 @@ class RayClusterRunner:
                 self._ray.kill(self._counting)
 
 
-def run_task_on_ray_node(sent: list[Any], batch: str, version: str, arguments: tuple[Any, ...]) -> NodeRunResult[Any]:
+def execute_run_in_ray_worker(
+    sent: list[Any], batch: str, version: str, arguments: tuple[Any, ...]
+) -> NodeRunResult[Any]:
     ray = import_ray()
 
     def take(provider: str, model: bool) -> float:  # noqa: FBT001 - called by place
@@ -250,4 +252,4 @@ def run_task_on_ray_node(sent: list[Any], batch: str, version: str, arguments: t
     def unpack(folder: Path) -> Any:
         return ray.get(sent[0]).unpack(folder, None if sent[1] is None else take)
 
-    return get_or_open_worker_node(batch, version, unpack).run(*arguments)
+    return get_or_create_run_executor(batch, version, unpack).run(*arguments)

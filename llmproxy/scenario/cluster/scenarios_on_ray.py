@@ -35,7 +35,7 @@ from llmproxy.scenario.cluster.worker_node import (
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.running import run as running
-from llmproxy.scenario.running.run import ScenarioRunArguments
+from llmproxy.scenario.running.run import ScenarioRunFunctionArguments
 from llmproxy.server_store_copies import find_postgres_of_local_copy
 from llmproxy.settings import Loaded, load
 
@@ -77,7 +77,7 @@ def on(
             running.REMOTE.remove(nodes.run_sample)
             for note in runner.list_notes():
                 sys.stderr.write(f"llmproxy: {note}\n")
-            if home := transfer.merge_node_cassettes(runner.recorded, nodes.folder):
+            if home := transfer.merge_cluster_node_cassettes(runner.recorded, nodes.folder):
                 sys.stderr.write(f"llmproxy: {home}\n")
 
 
@@ -92,12 +92,12 @@ class _ClusterRunner:
     resources: Mapping[str, float] | None
 
     def __post_init__(self) -> None:
-        self._sent: dict[int, tuple[ScenarioRunArguments, _PlanParcel, list[Any]]] = {}
+        self._sent: dict[int, tuple[ScenarioRunFunctionArguments, _PlanParcel, list[Any]]] = {}
         self._guard = threading.Lock()
         self.folder = transfer.get_ray_driver_cassette_dir(self.settings)
         self._known = partial(transfer.map_recording_names_to_ids, self.settings.settings.store)
 
-    async def run_sample(self, plan: ScenarioRunArguments, sample: int, runs: int) -> RunOutcome:
+    async def run_sample(self, plan: ScenarioRunFunctionArguments, sample: int, runs: int) -> RunOutcome:
         """Run a sample on a node, and emit its events here. Raises on cancellation, or if it cannot be sent."""
         executor = plan.build_executor(sample, runs)
         parcel, sent = await asyncio.to_thread(self._get_sent_parcel, plan)
@@ -109,12 +109,12 @@ class _ClusterRunner:
             result = executor.never_ran(error)
             return RunOutcome(result.status or Status.ENVIRONMENT_ERROR, result, error)
         handlers: Sequence[Handler] = executor.handlers
-        for event in await asyncio.to_thread(transfer.localize_interaction_ids, back.events, self._known):
+        for event in await asyncio.to_thread(transfer.use_local_store_ids_in_events, back.events, self._known):
             notify_handlers(handlers, event)
         HOST.emit_scenario_run_end(executor, back.ended.result)
         return back.ended
 
-    def _get_sent_parcel(self, plan: ScenarioRunArguments) -> tuple[_PlanParcel, list[Any]]:
+    def _get_sent_parcel(self, plan: ScenarioRunFunctionArguments) -> tuple[_PlanParcel, list[Any]]:
         """Return the parcel of a plan with its reference, sent once. Raises SettingsError, SuiteError."""
         with self._guard:
             if id(plan) not in self._sent:
@@ -126,11 +126,11 @@ class _ClusterRunner:
                 self._sent[id(plan)] = plan, parcel, self.runner.put_parcel(parcel)
             return self._sent[id(plan)][1:]
 
-    def _pack_plan(self, plan: ScenarioRunArguments, batch: str) -> _PlanParcel:
+    def _pack_plan(self, plan: ScenarioRunFunctionArguments, batch: str) -> _PlanParcel:
         root, settings = Path.cwd(), self.settings.settings
         options = replace(plan.options, handlers=(), mode=plan.options.mode or HOST.mode or None, max_concurrency=None)
         pickled = _pickle_plan(replace(plan, options=options, verbose=False, debug=False))
-        files = transfer.read_files_for_cluster_node(
+        files = transfer.read_project_files_for_cluster(
             [*_list_plan_module_files(pickled, root), *transfer.glob_files(self.send, root)], root
         )
         server = find_postgres_of_local_copy(settings.store)
@@ -140,8 +140,8 @@ class _ClusterRunner:
         words += [(f"--{n}" if v else f"--no-{n}") if isinstance(v, bool) else f"--{n}={v}" for n, v in typed]
         live, said = settings.mode.policy.reaches_network, ScenarioConfig.default_config
         return _PlanParcel(
-            batch=batch, version=llmproxy.__version__, files=files, server=server.url if server else "",
-            cassettes={} if server else transfer.read_cassette_files(self.folder, [name]), proxy=words, pickled=pickled,
+            batch=batch, version=llmproxy.__version__, files=files, server=server.url if server else "", proxy=words,
+            cassettes={} if server else transfer.read_bytes_of_cassette_files(self.folder, [name]), pickled=pickled,
             env=transfer.collect_cluster_env_variables(self.send_env, os.environ, live=live, flag="send_env"),
             folders=_list_import_folders(root), rates=settings.rate,
             config=said and said.model_copy(update={"verbose": False, "debug": False}),
@@ -165,7 +165,7 @@ class _PlanParcel(NodeSetup):
         return RunPlanWorker(self, folder, take)
 
 
-def _pickle_plan(plan: ScenarioRunArguments) -> bytes:
+def _pickle_plan(plan: ScenarioRunFunctionArguments) -> bytes:
     """Return a pickled plan. Raises SettingsError."""
     cloudpickle = import_ray().cloudpickle
     try:
@@ -213,7 +213,7 @@ class RunPlanWorker(NodeRunExecutor):
     def __init__(self, parcel: _PlanParcel, folder: Path, take: Take | None) -> None:
         super().__init__(parcel, folder, take, sessions_record=True)
         sys.path[:0] = [str(folder / each) for each in parcel.folders] or [str(folder)]
-        plan: ScenarioRunArguments = import_ray().cloudpickle.loads(parcel.pickled)
+        plan: ScenarioRunFunctionArguments = import_ray().cloudpickle.loads(parcel.pickled)
         proxy = self.proxy.url if plan.options.proxy is not False else False
         self.plan = replace(plan, options=replace(plan.options, proxy=proxy))
         self.config = parcel.config

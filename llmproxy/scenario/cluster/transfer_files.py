@@ -21,7 +21,7 @@ from llmproxy.scenario.cluster.worker_node import CASSETTES, NodeSetup, write_fi
 from llmproxy.server_store_copies import find_postgres_of_local_copy, strip_secrets_from_url
 from llmproxy.settings import Loaded
 from llmproxy.trace.observing.agent_activity import build_store_independent_id
-from llmproxy.trace.observing.tool_calls import InteractionReference
+from llmproxy.trace.observing.tool_calls import InteractionIdsLabel
 from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 
 _LISTED = 6
@@ -29,7 +29,7 @@ _NO_KEY = "none"
 """Placeholder key in replay, where no provider is called: SDKs require one."""
 
 
-def read_files_for_cluster_node(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
+def read_project_files_for_cluster(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
     """Read files, and the project's own; by path relative to `root`. Raises SuiteError: one is outside, unreadable."""
     found, project = dict[str, bytes](), root / "pyproject.toml"
     for path in (*paths, *([project] if project.is_file() else [])):
@@ -75,7 +75,7 @@ def get_ray_driver_cassette_dir(settings: Loaded) -> Path:
     return Path.cwd() / CASSETTES if said is None else Path(said)
 
 
-def read_cassette_files(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
+def read_bytes_of_cassette_files(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
     from llmproxy.core.cassettes.folder_sync import CassetteDir
 
     names = set(wanted)
@@ -90,7 +90,7 @@ def describe_files_sent_to_cluster(parcel: NodeSetup, where: str, how: str) -> s
     return f"to {where}: {name_some(parcel.files, shown=_LISTED) or 'no file'}, {held}{said}  ({how} adds files)"
 
 
-def merge_node_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
+def merge_cluster_node_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
     """Merge files, by name, into a folder; returns a description, empty for nothing. Raises MergeConflict."""
     from llmproxy.core.cassettes.merging import merge_folders
 
@@ -116,7 +116,9 @@ def map_recording_names_to_ids(store: Path, cassette: str, sample: int) -> Mappi
         return {}
 
 
-def localize_interaction_ids(events: Sequence[Event], known: Callable[[str, int], Mapping[str, int]]) -> list[Event]:
+def use_local_store_ids_in_events(
+    events: Sequence[Event], known: Callable[[str, int], Mapping[str, int]]
+) -> list[Event]:
     """Return the events of one run with the ids of this machine's store; `known`: those of a cassette and sample."""
     begun = next((event for event in events if isinstance(event, Started)), None)
     if begun is None or not any(isinstance(event, Step) and event.interactions for event in events):
@@ -131,8 +133,8 @@ def _renumber_step_interactions(step: Step, here: Mapping[str, int]) -> Step:
     numbers = tuple(found for old in step.interactions if (found := new.get(old)) is not None)
 
     def renumber(where: str) -> str:
-        ids = where.interactions if isinstance(where, InteractionReference) else ()
-        return InteractionReference(*(None if each is None else new.get(each) for each in ids)) if ids else where
+        ids = where.interactions if isinstance(where, InteractionIdsLabel) else ()
+        return InteractionIdsLabel(*(None if each is None else new.get(each) for each in ids)) if ids else where
 
     checked = tuple(replace(each, where=renumber(each.where)) for each in step.assertions)
     return replace(step, interactions=numbers, assertions=checked)

@@ -191,7 +191,7 @@ def _read_cassette_file_signatures() -> dict[str, tuple[int, int, int]]:
 _here: tuple[str, NodeRunExecutor] | None = None
 
 
-def get_or_open_worker_node(batch: str, version: str, make: Callable[[Path], NodeRunExecutor]) -> NodeRunExecutor:
+def get_or_create_run_executor(batch: str, version: str, make: Callable[[Path], NodeRunExecutor]) -> NodeRunExecutor:
     """Return this process's node of a test, created by its first run; an earlier test's ends. Raises LLMProxyError."""
     global _here  # noqa: PLW0603 - what a process has once
     if llmproxy.__version__ != version:

@@ -18,7 +18,7 @@ from typing import Any
 
 from llmproxy.errors import SettingsError
 from llmproxy.files import build_dict_without_duplicates, read_bounded_text, replace_file
-from llmproxy.parsers import read_named_text
+from llmproxy.parsers import read_text_file_named_by_user
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.scenario.lab.judge_transcript import Transcript
 from llmproxy.scenario.types import Message
@@ -40,7 +40,7 @@ class LabelledTranscript:
 
 def read_human_labels(path: Path) -> list[LabelledTranscript]:
     """Read a file of labels. Raises SettingsError: it is unreadable or empty, or a line is invalid."""
-    text = read_named_text(path, f"the labels {path}")
+    text = read_text_file_named_by_user(path, f"the labels {path}")
     found: dict[str, LabelledTranscript] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if _is_blank_or_comment(line):
@@ -142,7 +142,9 @@ class ConversationToLabel:
         return json.dumps(about, ensure_ascii=False)
 
 
-def list_conversations_to_label(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[ConversationToLabel]:
+def list_labelable_conversations(
+    report: Path, run: str = "", criteria: Iterable[str] = ()
+) -> list[ConversationToLabel]:
     """Return a report's runs with criteria; `run`: an id's start, `criteria` for the judge's. Raises SettingsError."""
     try:
         entries = read_report_runs(report)
@@ -184,7 +186,7 @@ def add_or_replace_label(path: Path, report: Path, run: str, criterion: str, lab
     """Add a label of a report's run to a file of labels. Raises SettingsError: no such run, criterion, label."""
     if label not in KEYS.values():
         raise SettingsError(f"{label!r} is no label.", hint="passed, failed or inconclusive")
-    labelling = next((each for each in list_conversations_to_label(report, run)), None) if run else None
+    labelling = next((each for each in list_labelable_conversations(report, run)), None) if run else None
     if labelling is None or criterion not in labelling.criteria:
         raise SettingsError("this criterion is in no run of the report.")
     read_labelled_conversation_ids(path)

@@ -21,7 +21,7 @@ from llmproxy.report.scenario_rows import ConfidenceInterval, wilson
 from llmproxy.scenario.lab.human_labels import LabelledTranscript
 from llmproxy.scenario.lab.judge_transcript import CONCURRENCY, judge_transcript
 from llmproxy.scenario.repeats.repeats import RunOutcome
-from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa
+from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap_confidence_interval, kappa
 from llmproxy.scenario.run_session import gather_with_limit
 from llmproxy.scenario.types import CriterionResult
 
@@ -123,7 +123,7 @@ async def calibrate_judge(
     return _sum_up_calibration(seen, rng, resamples)
 
 
-def count_judge_calls(labelled: Sequence[LabelledTranscript], repeats: int, *, order: bool) -> int:
+def predict_calibration_call_count(labelled: Sequence[LabelledTranscript], repeats: int, *, order: bool) -> int:
     return len(labelled) * repeats + (sum(len(each.labels) > 1 for each in labelled) if order else 0)
 
 
@@ -180,7 +180,7 @@ def _sum_up_calibration(seen: Sequence[_JudgedConversation], rng: random.Random,
         kappa=agreement,
         kappa_interval=None
         if agreement is None
-        else bootstrap(groups, lambda of: kappa([*chain(*of)]), rng, resamples),
+        else bootstrap_confidence_interval(groups, lambda of: kappa([*chain(*of)]), rng, resamples),
         table={human: {judge: counts[human, judge] for judge in used} for human in used},
         repetition=_count_flips([pair for said in steady for pair in combinations(said, 2)]),
         unsteady=sum(len(set(said)) > 1 for said in steady),

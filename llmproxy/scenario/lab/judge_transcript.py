@@ -12,7 +12,7 @@ from typing import Any
 
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.repeats.repeats import RunOutcome
-from llmproxy.scenario.running.run import ScenarioRunArguments
+from llmproxy.scenario.running.run import ScenarioRunFunctionArguments
 from llmproxy.scenario.script import judge as verdict
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.run_ids_and_options import RunOptions, name_cassette
@@ -48,7 +48,7 @@ async def judge_transcript(
     """
     name = " ".join(filter(None, (purpose, transcript.id, about)))
     options = RunOptions(proxy=proxy, mode=mode, cassette=name_cassette(name), history=list(transcript.messages))
-    plan = ScenarioRunArguments(
+    plan = ScenarioRunFunctionArguments(
         name=name, description=transcript.description, agents=[judge], verbose=False, cache_key=None,
         script=[verdict()], options=options, threaded=False,
     )  # fmt: skip

@@ -27,7 +27,7 @@ from llmproxy.scenario.repeats.statistics import (
 )
 from llmproxy.scenario.run_session import gather_with_limit
 from llmproxy.scenario.running.agent_caller import convert_to_agent_adapters
-from llmproxy.scenario.running.run import ScenarioRunArguments
+from llmproxy.scenario.running.run import ScenarioRunFunctionArguments
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, message
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
@@ -36,7 +36,7 @@ from llmproxy.scenario.values.run_ids_and_options import RunOptions, name_casset
 
 
 @dataclass(frozen=True, slots=True)
-class RejudgeVerdictCounts:
+class JudgementPassCountOfTranscript:
     id: str
     passed: int
     judged: int
@@ -46,7 +46,7 @@ class RejudgeVerdictCounts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejudgeVarianceResult:
     repeats: int
-    rows: Sequence[RejudgeVerdictCounts]
+    rows: Sequence[JudgementPassCountOfTranscript]
     spread: JudgeVarianceSplit | None  # None for fewer than five transcripts
     judge_interval: ConfidenceInterval | None = None
     rest_interval: ConfidenceInterval | None = None
@@ -110,14 +110,14 @@ async def rejudge(
     )
 
 
-def _count_transcript_verdicts(id: str, ended: Sequence[RunOutcome]) -> RejudgeVerdictCounts:  # noqa: A002
+def _count_transcript_verdicts(id: str, ended: Sequence[RunOutcome]) -> JudgementPassCountOfTranscript:  # noqa: A002
     decided = {Status.PASSED, Status.FAILED}
     verdicts = [each.result.success for each in ended if each.status in decided]
     errors = dict.fromkeys(each.result.error or each.status.value for each in ended if each.status not in decided)
-    return RejudgeVerdictCounts(id, sum(verdicts), len(verdicts), tuple(errors))
+    return JudgementPassCountOfTranscript(id, sum(verdicts), len(verdicts), tuple(errors))
 
 
-def _list_notes(rows: Sequence[RejudgeVerdictCounts], repeats: int, ended: Sequence[RunOutcome]) -> list[str]:
+def _list_notes(rows: Sequence[JudgementPassCountOfTranscript], repeats: int, ended: Sequence[RunOutcome]) -> list[str]:
     whole = [row for row in rows if row.judged == repeats]
     notes = [
         f"{row.id} is left out, {repeats - row.judged} of {repeats} judgements failed: "
@@ -134,7 +134,7 @@ def _list_notes(rows: Sequence[RejudgeVerdictCounts], repeats: int, ended: Seque
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenLoopRunResult:
+class RecordedUserLinesRunResult:
     result: ScenarioResult
     turn: int | None
     """The first turn, from 1, in which the agent's answer differs; None if none does."""
@@ -145,11 +145,11 @@ class OpenLoopRunResult:
 async def open_loop(
     transcript: Transcript, agents: Sequence[Any], *, name: str = "", sample: int = 1,
     options: RunOptions | None = None, **plan: Any,
-) -> OpenLoopRunResult:  # fmt: skip
+) -> RecordedUserLinesRunResult:  # fmt: skip
     """Run the recorded user's lines with the agent and let the judge decide, both live.
 
     From the first differing turn on, the user's lines answer messages that were never sent: the run is marked
-    ``open-loop from turn k``, in its events too. `plan` takes the arguments of `ScenarioRunArguments`.
+    ``open-loop from turn k``, in its events too. `plan` takes the arguments of `ScenarioRunFunctionArguments`.
 
     Raises SettingsError: a simulator, no agent or no judge; the recorded user said nothing; and the agent's exceptions.
     """
@@ -168,7 +168,7 @@ async def open_loop(
     name = name or f"{transcript.id} open loop"
     options = options or RunOptions()
     found: list[tuple[int, str, str]] = []
-    ended = await ScenarioRunArguments(
+    ended = await ScenarioRunFunctionArguments(
         name=name,
         description=transcript.description,
         agents=agents,
@@ -177,7 +177,7 @@ async def open_loop(
         **{"verbose": False, "cache_key": None, **plan},
     ).once(sample)
     turn, recorded, said = found[0] if found else (None, "", "")
-    return OpenLoopRunResult(result=ended.result_or_raise(), turn=turn, recorded=recorded, said=said)
+    return RecordedUserLinesRunResult(result=ended.result_or_raise(), turn=turn, recorded=recorded, said=said)
 
 
 _REFUSED = {

@@ -52,7 +52,7 @@ def is_vertex_model(model: str) -> bool:
     return model.startswith(("vertex_ai", "gemini-"))
 
 
-def suggest_google_key(model: str) -> str:
+def suggest_api_key_instead_of_vertex(model: str) -> str:
     return (
         f'With a key (GEMINI_API_KEY) instead of Google credentials, write "gemini/{model.rsplit("/", 1)[-1]}"; '
         "in replay no key is needed."
@@ -87,7 +87,9 @@ def build_model_call_error(error: BaseException, model: str, party: str, *, temp
         )
     said = text if isinstance(error, HttpModelCallFailed) else f"{type(error).__name__}: {text}"
     if is_vertex_model(model):
-        return ModelError(f"the call of {model} ({party}) at Vertex AI failed: {said}", hint=suggest_google_key(model))
+        return ModelError(
+            f"the call of {model} ({party}) at Vertex AI failed: {said}", hint=suggest_api_key_instead_of_vertex(model)
+        )
     if _read_status(error) == _NO_KEY or "api_key" in text.lower():
         return ModelError(
             f"{model} ({party}) cannot be called without a valid key: {text}",

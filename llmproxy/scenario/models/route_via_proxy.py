@@ -16,7 +16,7 @@ from llmproxy.client.child_env import is_proxy_url
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.models.errors import is_vertex_model, suggest_google_key
+from llmproxy.scenario.models.errors import is_vertex_model, suggest_api_key_instead_of_vertex
 from llmproxy.scenario.models.transport import BASE, import_litellm, is_known_openai_model_name
 from llmproxy.scenario.run_session import RunSession
 
@@ -67,7 +67,7 @@ def get_model_provider(model: str) -> str:
         raise SettingsError(
             f"the model {model!r} is asked at Vertex AI, which wants Google credentials before any request is sent: "
             "it cannot be recorded.",
-            hint=suggest_google_key(model),
+            hint=suggest_api_key_instead_of_vertex(model),
         )
     return str(_get_litellm_provider_tuple(model)[1])
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.advice import install_command
+from llmproxy.advice import build_install_command
 from llmproxy.core.dialects.dialect_table import ERROR_HEADER
 from llmproxy.core.providers.provider_table import LITELLM_OFFLINE
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -198,7 +198,9 @@ async def call_model(
     keywords: Mapping[str, Any], env: Mapping[str, str], *, served: bool, proxied: bool
 ) -> ModelAnswer:
     """Make one call; `served`: at a user's address. Raises HttpModelCallFailed, litellm's, ModelError (no choice)."""
-    request = build_litellm_like_request(keywords, env, sys.modules.get("litellm"), served=served, proxied=proxied)
+    request = build_request_litellm_would_send(
+        keywords, env, sys.modules.get("litellm"), served=served, proxied=proxied
+    )
     return await run_in_model_loop(_get_litellm_answer(keywords) if request is None else request_chat_answer(request))
 
 
@@ -207,7 +209,7 @@ def is_known_openai_model_name(name: str) -> bool:
     return _OPENAI.fullmatch(name) is not None
 
 
-def build_litellm_like_request(
+def build_request_litellm_would_send(
     keywords: Mapping[str, Any], env: Mapping[str, str], litellm: object = None, *, served: bool, proxied: bool = False
 ) -> ModelHttpRequest | None:
     """Return the request that litellm would send, None if it would do more; `litellm` if imported."""
@@ -305,7 +307,7 @@ def import_litellm() -> Any:
         import litellm
     except ImportError as error:
         raise MachineError(
-            f"a model is to be called, and litellm cannot be imported ({error}).", hint=install_command("runner")
+            f"a model is to be called, and litellm cannot be imported ({error}).", hint=build_install_command("runner")
         ) from error
     litellm.suppress_debug_info = True
     return litellm

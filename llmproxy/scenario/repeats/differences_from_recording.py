@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from llmproxy.amount_formatting import dollars, format_count, number
 from llmproxy.report.scenario_rows import ConfidenceInterval, wilson
-from llmproxy.scenario.repeats.statistics import bootstrap, mean
+from llmproxy.scenario.repeats.statistics import bootstrap_confidence_interval, mean
 from llmproxy.trace.comparing.behavior_comparison import (
     BehaviorChange,
     RunBehaviorSummary,
@@ -159,7 +159,9 @@ def _format_x_of_n(times: int, many: int) -> str:
 
 
 def _mean_interval(values: Sequence[float]) -> ConfidenceInterval | None:
-    return bootstrap(values, mean, random.Random(_SEED)) if len(values) >= _FEWEST else None  # noqa: S311 - a bootstrap
+    if len(values) < _FEWEST:
+        return None
+    return bootstrap_confidence_interval(values, mean, random.Random(_SEED))  # noqa: S311 - a bootstrap
 
 
 def _interval_ends(interval: ConfidenceInterval | None) -> list[float] | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import comb, fsum
 
-from llmproxy.report.scenario_rows import ConfidenceInterval, validate_pass_counts
+from llmproxy.report.scenario_rows import ConfidenceInterval, validate_passed_and_run_counts
 
 RESAMPLES = 2000
 """Resamples of a bootstrap: each end of a 95 % interval is then based on 50 values."""
@@ -23,13 +23,13 @@ _DEFINED = 0.9
 
 def pass_at_k(passed: int, runs: int, k: int) -> float | None:
     """Return the estimate of one in `k` passing, 1 - C(n-c,k)/C(n,k), or None. Source: Chen et al. 2021 (HumanEval)."""
-    validate_pass_counts(passed, runs, k)
+    validate_passed_and_run_counts(passed, runs, k)
     return None if k > runs else 1 - comb(runs - passed, k) / comb(runs, k)
 
 
 def pass_hat_k(passed: int, runs: int, k: int) -> float | None:
     """Return the estimate of `k` of `k` passing, C(c,k)/C(n,k), or None. Source: Yao et al. 2024 (tau-bench)."""
-    validate_pass_counts(passed, runs, k)
+    validate_passed_and_run_counts(passed, runs, k)
     return None if k > runs else comb(passed, k) / comb(runs, k)
 
 
@@ -37,7 +37,7 @@ def mean(values: Sequence[float]) -> float | None:
     return fsum(values) / len(values) if values else None
 
 
-def bootstrap[T](
+def bootstrap_confidence_interval[T](
     items: Sequence[T], statistic: Callable[[Sequence[T]], float | None], rng: random.Random, resamples: int = RESAMPLES
 ) -> ConfidenceInterval | None:
     """Return the percentile bootstrap interval of a statistic, whole items drawn with replacement.
@@ -96,7 +96,7 @@ def estimate_judge_variance(passes: Sequence[int], repeats: int) -> JudgeVarianc
     if repeats < 2:
         raise ValueError(f"a judge must be asked at least twice about each transcript, not {repeats} times")
     for passed in passes:
-        validate_pass_counts(passed, repeats)
+        validate_passed_and_run_counts(passed, repeats)
     if len(passes) < FEWEST_TRANSCRIPTS:
         return None
     return _split_judge_variance([passed / repeats for passed in passes], repeats)
@@ -109,8 +109,10 @@ def variance_intervals(
         return None, None
     shares = [passed / repeats for passed in passes]
     return (
-        bootstrap(shares, lambda drawn: _split_judge_variance(drawn, repeats).judge, rng, resamples),
-        bootstrap(shares, lambda drawn: _split_judge_variance(drawn, repeats).rest, rng, resamples),
+        bootstrap_confidence_interval(
+            shares, lambda drawn: _split_judge_variance(drawn, repeats).judge, rng, resamples
+        ),
+        bootstrap_confidence_interval(shares, lambda drawn: _split_judge_variance(drawn, repeats).rest, rng, resamples),
     )
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.client.child_env import gather_run_variables
+from llmproxy.client.child_env import detect_cwd_home_date_variables
 from llmproxy.client.session_reports import explain_unreachable_provider
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, MissError, UpstreamError
 from llmproxy.protocol import AGENT
@@ -57,7 +57,7 @@ class ConnectedAgentCall:
 class ConnectedAgentAdapter(AgentAdapter):
     def __init__(self, agent: Any, parameters: Mapping[str, Any] | None = None) -> None:
         """Wrap an object with `name` and `invoke`. Raises TypeError for another."""
-        if not has_name_and_invoke(agent):
+        if not is_agent_with_invoke_method(agent):
             raise TypeError(f"ConnectedAgentAdapter takes an object with a name and a method invoke, not {agent!r}")
         self.agent = agent
         self.name: str = agent.name
@@ -87,7 +87,7 @@ class ConnectedAgentAdapter(AgentAdapter):
         return output
 
 
-def has_name_and_invoke(value: object) -> bool:
+def is_agent_with_invoke_method(value: object) -> bool:
     return (
         not isinstance(value, AgentAdapter | type)
         and isinstance(getattr(value, "name", None), str)
@@ -108,17 +108,17 @@ _PLAYING: dict[int, AgentAdapter] = {}  # by identity, of active runs; guarded b
 _log = logging.getLogger(__name__)
 
 
-def detect_agent_run_variables(agent: AgentAdapter) -> list[dict[str, str]]:
+def read_run_variables_from_agent_env(agent: AgentAdapter) -> list[dict[str, str]]:
     """Return the run variables of an agent, started by us or in this process; a service's are unknown."""
     where = (os.environ, Path.cwd()) if agent.in_process else AdapterAttributes.of_adapter(agent).process_env_and_folder
-    return gather_run_variables(*where) if where else []
+    return detect_cwd_home_date_variables(*where) if where else []
 
 
 def convert_to_agent_adapters(agents: Sequence[Any], parameters: Mapping[str, Any] | None = None) -> list[AgentAdapter]:
     """Return the adapters in a list of agents; connected ones get `parameters`. Raises ValueError for anything else."""
     found = []
     for place, given in enumerate(agents):
-        entry = ConnectedAgentAdapter(given, parameters) if has_name_and_invoke(given) else given
+        entry = ConnectedAgentAdapter(given, parameters) if is_agent_with_invoke_method(given) else given
         made = (
             entry() if isinstance(entry, type) or (callable(entry) and not isinstance(entry, AgentAdapter)) else entry
         )
@@ -390,7 +390,7 @@ async def call_async_adapter_in_time(
         raise AgentError(f"{name} raised CancelledError, although nobody cancelled it.") from error
 
 
-def start_in_daemon_thread[T](act: Callable[[], T]) -> Future[T]:
+def submit_call_to_daemon_thread[T](act: Callable[[], T]) -> Future[T]:
     """Make a blocking call in a thread that nobody waits for at the end: one that hangs must not hang the rest."""
     done: Future[T] = Future()
     context = copy_context()
@@ -406,8 +406,8 @@ def start_in_daemon_thread[T](act: Callable[[], T]) -> Future[T]:
     return done
 
 
-async def call_in_daemon_thread[T](act: Callable[[], T]) -> T:
-    return await asyncio.wrap_future(start_in_daemon_thread(act))
+async def await_call_in_daemon_thread[T](act: Callable[[], T]) -> T:
+    return await asyncio.wrap_future(submit_call_to_daemon_thread(act))
 
 
 def _read_result_or_messages(agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:

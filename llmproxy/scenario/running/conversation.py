@@ -17,13 +17,13 @@ from typing import Any, Protocol
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
-from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller, call_in_daemon_thread
+from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller, await_call_in_daemon_thread
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
 from llmproxy.scenario.values.messages import ClosingMessages, copy_messages, copy_value, get_message_text, to_message
 from llmproxy.scenario.values.run_ids_and_options import (
-    ExecutorProtocol,
+    ScenarioExecutorProtocol,
     classify_run_error,
     context_scenario,
     describe_error,
@@ -104,26 +104,26 @@ class ConversationEmitter(Protocol):
     def emit_verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None: ...
 
 
-class ConversationCallbacks(Protocol):
+class ScriptOrSuiteConversationHooks(Protocol):
     """Surroundings of a conversation, which differ between a script and a suite."""
 
     @property
-    def running_scenario(self) -> ExecutorProtocol | None:
+    def running_scenario(self) -> ScenarioExecutorProtocol | None:
         """The running scenario for functions called meanwhile; None: none."""
 
     @property
     def adds_user_farewell(self) -> bool: ...
 
-    async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
+    async def prepare_call(self, conversation: ConversationRunner, index: int) -> Mapping[str, Any]:
         """Prepare a call of the adapter; returns fields of `AgentInput` besides the conversation."""
 
-    async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None: ...
+    async def on_answer(self, conversation: ConversationRunner, answer: AdapterAnswer) -> None: ...
 
 
-class Conversation:
+class ConversationRunner:
     def __init__(
         self, state: ScenarioState, agents: list[AgentAdapter], *, caller: Caller, emitter: ConversationEmitter,
-        setting: ConversationCallbacks, name: str = "",
+        setting: ScriptOrSuiteConversationHooks, name: str = "",
     ) -> None:  # fmt: skip
         self.state, self.agents, self.name = state, agents, name
         self.caller, self.emitter, self.setting = caller, emitter, setting
@@ -340,7 +340,7 @@ _ADD = {
 
 
 class ScriptActions:
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: ConversationRunner) -> None:
         self.conversation = conversation
         self.steps_left = 0  # after the current one
         self.checkpoints: list[ScenarioResult] = []
@@ -458,23 +458,23 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class HumanConsoleInput:
+class ParsedHumanInputLine:
     text: str = ""
     success: bool | None = None
     judge: bool = False
 
 
-def parse_person_input(line: str) -> HumanConsoleInput:
+def parse_person_input(line: str) -> ParsedHumanInputLine:
     """Parse a line. An unknown word after a slash is part of a message."""
     word, _, rest = line.strip().partition(" ")
     if word in {"/pass", "/fail"}:
-        return HumanConsoleInput(rest.strip(), success=word == "/pass")
+        return ParsedHumanInputLine(rest.strip(), success=word == "/pass")
     if word == "/judge" and not rest:
-        return HumanConsoleInput(judge=True)
-    return HumanConsoleInput(line if line.strip() else "")
+        return ParsedHumanInputLine(judge=True)
+    return ParsedHumanInputLine(line if line.strip() else "")
 
 
-async def read_person_input(name: str = "", read: Callable[[str], str] = input) -> HumanConsoleInput:
+async def read_person_input(name: str = "", read: Callable[[str], str] = input) -> ParsedHumanInputLine:
     """Read a line from the terminal, without blocking the loop. Raises MachineError without a terminal."""
     prefix = f"[Scenario: {name}] " if name else ""
 
@@ -483,7 +483,7 @@ async def read_person_input(name: str = "", read: Callable[[str], str] = input) 
             return read(f"\n{prefix}{HELP}\n{prefix}User: ")
 
     try:
-        return parse_person_input(await call_in_daemon_thread(ask))
+        return parse_person_input(await await_call_in_daemon_thread(ask))
     except (EOFError, OSError) as error:
         raise MachineError(
             f"debug=True asks at the terminal, and there is none ({type(error).__name__}).",

@@ -21,24 +21,28 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from llmproxy.advice import format_command, quote_word
+from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import build_dict_without_duplicates
-from llmproxy.parsers import read_named_text
+from llmproxy.parsers import read_text_file_named_by_user
 from llmproxy.report.events import HOST, Handler, RedactingEventHandler, RunSettingsFromPytest, Started
 from llmproxy.report.langwatch import LangWatchEventSender, ScenarioEventBus, ScenarioEventStream
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import UNSET, OmittedArgumentSentinel, ScenarioConfig
 from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
 from llmproxy.scenario.run_session import RunSession, find_or_start_proxy
-from llmproxy.scenario.running.agent_caller import Participants, convert_to_agent_adapters, detect_agent_run_variables
-from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
+from llmproxy.scenario.running.agent_caller import (
+    Participants,
+    convert_to_agent_adapters,
+    read_run_variables_from_agent_env,
+)
+from llmproxy.scenario.running.conversation import ConversationRunner, ScriptActions, await_value
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionToOpen
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, CriterionResult, Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoint_findings, reject_contradictory_verdict
-from llmproxy.scenario.values.messages import copy_messages, to_text
+from llmproxy.scenario.values.messages import convert_json_value_to_text, copy_messages
 from llmproxy.scenario.values.run_ids_and_options import (
     DEFAULT_SET,
     RunOptions,
@@ -52,7 +56,7 @@ from llmproxy.scenario.values.run_ids_and_options import (
     traceparent,
 )
 from llmproxy.trace import Cassette
-from llmproxy.trace.observing.agent_activity import find_first_recorded_time
+from llmproxy.trace.observing.agent_activity import find_oldest_replayed_answer_time
 from llmproxy.trace.spans import Span, SpanKind
 
 _NAMESAKES: dict[str, dict[str, int]] = {}
@@ -212,19 +216,19 @@ class ScenarioExecutor(ScriptActions):
         ).bind(self)
         caller = self.lifecycle.caller
         super().__init__(
-            Conversation(state, self.agents, caller=caller, emitter=self.emitter, setting=self, name=self.name)
+            ConversationRunner(state, self.agents, caller=caller, emitter=self.emitter, setting=self, name=self.name)
         )
         self.marks: list[str] = []
         self.from_cache: list[str] = []
 
-    async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
+    async def prepare_call(self, conversation: ConversationRunner, index: int) -> Mapping[str, Any]:
         state, traffic = conversation.state, self.lifecycle.traffic
         if traffic.session is not None and self.agents[index].role is AgentRole.JUDGE:
             await traffic.mark_calls_not_late()  # what the agent called since its answer is a part of what he judges
         parent = traceparent(state.thread_id, state.current_turn, index)
         return {"scenario_state": state, "propagation_headers": {"traceparent": parent}}
 
-    async def on_answer(self, conversation: Conversation, answer: object) -> None: ...
+    async def on_answer(self, conversation: ConversationRunner, answer: object) -> None: ...
 
     @property
     def describe_actor(self) -> str:
@@ -254,7 +258,7 @@ class ScenarioExecutor(ScriptActions):
         speaking = (each for each in self.agents if each.role is AgentRole.AGENT)
         how = {
             "mode": self.options.mode or HOST.mode or None,
-            "run_variables": next(filter(None, map(detect_agent_run_variables, speaking)), ()),
+            "run_variables": next(filter(None, map(read_run_variables_from_agent_env, speaking)), ()),
             "upstreams": upstreams_of_models(models, proxy),
             "faults": HOST.faults,
             "mocks": self.options.mock,
@@ -387,7 +391,7 @@ class ScenarioExecutor(ScriptActions):
         if traffic.session is not None:
             found |= {"cassette": self.cassette, "waited": lifecycle.caller.waited}
             found["tool_calls"] = tuple(traffic.wire_observer.list_tool_uses())
-            found["recorded_at"] = find_first_recorded_time(traffic.calls)
+            found["recorded_at"] = find_oldest_replayed_answer_time(traffic.calls)
         return result.model_copy(update=found)
 
     @property
@@ -429,7 +433,7 @@ def load_conversation_history(source: str) -> list[Message]:
             raise SettingsError(
                 f"nobody says anything in cassette {cassette!r}, sample {sample}, of {path}: there is nothing to go on "
                 f"from.",
-                hint=format_command(f"show {quote_word(cassette)}", path),
+                hint=format_llmproxy_command(f"show {quote_word(cassette)}", path),
             )
         return found
     return _check_messages(_read_messages_file(Path(source)), source)
@@ -447,16 +451,16 @@ def _longest_conversation(spans: Sequence[Span]) -> list[Message]:
         if (found := said.get(span.metadata.get("gen_ai.conversation.id"))) is None:
             continue
         if span.kind is SpanKind.USER_INPUT:
-            found.append({"role": "user", "content": to_text(span.input)})
+            found.append({"role": "user", "content": convert_json_value_to_text(span.input)})
         elif span.kind is SpanKind.AGENT_OUTPUT:
-            found.append({"role": "assistant", "content": to_text(span.output)})
+            found.append({"role": "assistant", "content": convert_json_value_to_text(span.output)})
     longest = max(said.values(), key=len, default=[])
     return longest if len(longest) > _ONE_EXCHANGE else [message for messages in said.values() for message in messages]
 
 
 def _read_messages_file(path: Path) -> list[Any]:
     hint = "It is a list of messages, a .json or .jsonl file of them, or a recording: store.db::cassette."
-    text = read_named_text(path, f"the history {str(path)!r}", hint)
+    text = read_text_file_named_by_user(path, f"the history {str(path)!r}", hint)
     read = partial(json.loads, object_pairs_hook=build_dict_without_duplicates)
     try:
         value = [read(line) for line in text.splitlines() if line.strip()] if path.suffix == ".jsonl" else read(text)

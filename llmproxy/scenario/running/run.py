@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 from llmproxy.report.events import HandlerLike, Status
 from llmproxy.scenario.config import UNSET, refuse_unsupported_arguments
 from llmproxy.scenario.repeats.repeats import RepeatResult, RunOutcome, run_repeatedly
-from llmproxy.scenario.running.agent_caller import start_in_daemon_thread
+from llmproxy.scenario.running.agent_caller import submit_call_to_daemon_thread
 from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.run_ids_and_options import CALL_TIMEOUT, RunOptions, classify_run_error, shorten_traceback
@@ -129,7 +129,7 @@ def run_coroutine_to_end(make: Callable[[], Coroutine[Any, Any, ScenarioResult]]
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(make())
-    done = start_in_daemon_thread(lambda: asyncio.run(make()))
+    done = submit_call_to_daemon_thread(lambda: asyncio.run(make()))
     while not done.done():
         wait((done,), timeout=0.1)  # in pieces, so that Ctrl-C is heard
     return done.result()
@@ -139,12 +139,12 @@ _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphor
 """Semaphores of `max_concurrency`: runs of one loop with the same number share one."""
 
 
-REMOTE: list[Callable[[ScenarioRunArguments, int, int], Awaitable[RunOutcome]]] = []
-"""Runs one sample of a plan on another machine, as `ScenarioRunArguments.once`; empty: local. Set by `scenario.on`."""
+REMOTE: list[Callable[[ScenarioRunFunctionArguments, int, int], Awaitable[RunOutcome]]] = []
+"""Runs a sample of a plan on another machine, as `ScenarioRunFunctionArguments.once`; empty: local (`scenario.on`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScenarioRunArguments:
+class ScenarioRunFunctionArguments:
     name: str
     description: str
     agents: Sequence[Any] = ()
@@ -182,7 +182,7 @@ class ScenarioRunArguments:
             return RunOutcome(result.status or Status.FAILED, result)
 
 
-_OF_PLAN = tuple(each.name for each in fields(ScenarioRunArguments) if each.name not in ("options", "threaded"))
+_OF_PLAN = tuple(each.name for each in fields(ScenarioRunFunctionArguments) if each.name not in ("options", "threaded"))
 
 
 async def _run_on_callers_loop(executor: ScenarioExecutor) -> ScenarioResult:
@@ -316,7 +316,7 @@ async def _run_with_arguments(given: dict[str, Any], *, threaded: bool) -> Scena
     of_plan = {name: given.pop(name) for name in _OF_PLAN}
     options = RunOptions(**given)
     # Once for all samples: the second scenario of a name in one test has a recording of its own.
-    plan = ScenarioRunArguments(**of_plan, options=options, threaded=threaded)
+    plan = ScenarioRunFunctionArguments(**of_plan, options=options, threaded=threaded)
     place = choose_cassette_name(plan.name, plan.set_id, plan.description, plan.script, options)
     many_at_once = options.max_concurrency or (runs if REMOTE else None)
     plan = replace(plan, options=replace(options, cassette=place, max_concurrency=many_at_once))

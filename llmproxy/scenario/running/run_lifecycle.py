@@ -166,7 +166,7 @@ class SessionToOpen:
     kind: type[RunSession] | None = None
 
 
-class PlayableScenario[S, R](Protocol):
+class StepwiseRunProtocol[S, R](Protocol):
     """Content of a run: steps, each an `S`. `R` is its result."""
 
     @property
@@ -213,7 +213,7 @@ class PlayableScenario[S, R](Protocol):
 
 class RunLifecycle[S, R]:
     def __init__(
-        self, played: PlayableScenario[S, R], *, limit: float | None, call_limit: float | None,
+        self, played: StepwiseRunProtocol[S, R], *, limit: float | None, call_limit: float | None,
         clock: Callable[[], float], thorough: bool = False,
     ) -> None:  # fmt: skip
         """Run this once, in at most `limit` seconds, `call_limit` for each call of an adapter.

@@ -23,7 +23,7 @@ from typing import Any
 from llmproxy.amount_formatting import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.files import build_dict_without_duplicates, read_bounded_bytes
-from llmproxy.yaml_reader import SUITE, Map, Problems, YamlList, read_documents, to_plain
+from llmproxy.yaml_reader import SUITE, Problems, YamlList, YamlMapping, convert_yaml_maps_to_dicts, read_documents
 
 ID = "id"
 _BETWEEN = re.compile(r"[\s,]*")
@@ -150,9 +150,12 @@ def _read_yaml(text: str, file: str) -> list[DataFileRow]:
         raise DataFileError(file, documents[1][1].line, "a second document begins here, and a file of data has one")
     value = documents[0][0]
     if not isinstance(value, YamlList):
-        kind = "mapping" if isinstance(value, Map) else "single value"
+        kind = "mapping" if isinstance(value, YamlMapping) else "single value"
         raise DataFileError(file, 0, f"is to be a list of mappings, and is a {kind}")
-    return [_check_row_mapping(to_plain(each), file, at.line) for each, at in zip(value, value.items_at, strict=True)]
+    return [
+        _check_row_mapping(convert_yaml_maps_to_dicts(each), file, at.line)
+        for each, at in zip(value, value.items_at, strict=True)
+    ]
 
 
 def _check_row_mapping(value: object, file: str, number: int) -> DataFileRow:

@@ -216,7 +216,7 @@ def _check_message(value: Any, who: str) -> dict[str, Any]:
     return value
 
 
-def to_text(value: Any) -> str:
+def convert_json_value_to_text(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
 

@@ -136,7 +136,7 @@ def shorten_traceback[E: BaseException](error: E) -> E:
 type _Ending = Awaitable[ScenarioResult | None]
 
 
-class ExecutorProtocol(Protocol):
+class ScenarioExecutorProtocol(Protocol):
     """The part of a run used by lower layers; `ScenarioExecutor` is one."""
 
     config: ScenarioConfig
@@ -161,5 +161,5 @@ class ExecutorProtocol(Protocol):
     def proceed(self, turns: Any, on_turn: Any, on_step: Any, *, on_turn_end: Any) -> _Ending: ...
 
 
-context_scenario: ContextVar[ExecutorProtocol | None] = ContextVar("scenario", default=None)
+context_scenario: ContextVar[ScenarioExecutorProtocol | None] = ContextVar("scenario", default=None)
 """The executor of this context's agents, steps and callbacks."""

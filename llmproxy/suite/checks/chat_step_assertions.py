@@ -32,21 +32,27 @@ from llmproxy.suite.checks.tools import (
 from llmproxy.suite.matchers.apply import (
     all_assertions_hold,
     assertion,
-    check_number,
+    check_number_matcher,
     check_value,
     check_values_at_paths,
-    evaluate,
+    evaluate_matcher_on_value,
     make_error_assertion,
 )
-from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.matchers.match import Unknown, ValueMatchStatus, are_equal, explain_inconclusive_match, quote
+from llmproxy.suite.matchers.compare import parse_actual_value_as_json
+from llmproxy.suite.matchers.match import (
+    MatcherOutcomeKind,
+    Unknown,
+    are_json_equal,
+    explain_match_on_redacted_value,
+    quote,
+)
 from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.assertions import HistoryEditAssertions, MessageProcessing, Response, Usage
 from llmproxy.suite.schema.suite import StepBase, Talk
 from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver, estimate_tokens_used_by_step
-from llmproxy.trace.observing.history_edits import EVIDENCE, HistoryEditFinding, HistoryEditFindings, find_history_edits
-from llmproxy.trace.observing.tool_calls import InteractionReference, PossiblyIncompleteSum, SeenModelCall
+from llmproxy.trace.observing.history_edits import EVIDENCE, HistoryEditFindings, ProcessorFinding, find_history_edits
+from llmproxy.trace.observing.tool_calls import InteractionIdsLabel, PossiblyIncompleteSum, SeenModelCall
 
 FORMAT = 1  # of snapshots
 _NAMES = tuple(each.name for each in fields(HistoryEditFindings))
@@ -78,7 +84,7 @@ def refuse_snapshot_update_in_ci(env: Mapping[str, str]) -> None:
 
 
 @dataclass(slots=True)
-class StoredAnswerSnapshots:
+class SuiteSnapshotFile:
     path: Path
     update: bool = False
     command: str = "llmproxy test"
@@ -89,7 +95,7 @@ class StoredAnswerSnapshots:
     """Values that were to be stored in this test, by number of the scenario's run."""
 
     @classmethod
-    def load_for_suite(cls, suite: Path, *, update: bool = False) -> StoredAnswerSnapshots:
+    def load_for_suite(cls, suite: Path, *, update: bool = False) -> SuiteSnapshotFile:
         """Read the snapshots of a suite file. Raises SuiteError: damaged, or of a newer format."""
         path = locate_snapshots(suite)
         try:
@@ -109,10 +115,10 @@ class StoredAnswerSnapshots:
         """Store the value of a scenario's run; returns False, and stores nothing, if other runs have another value."""
         runs = self.by_sample.setdefault((scenario, step, what), {})
         runs[sample] = value
-        if not all(are_equal(each, value) for each in runs.values()):
+        if not all(are_json_equal(each, value) for each in runs.values()):
             return False
         of_step = self.values.setdefault(scenario, {}).setdefault(step, {})
-        self.changed = self.changed or not are_equal(of_step.get(what), value)
+        self.changed = self.changed or not are_json_equal(of_step.get(what), value)
         of_step[what] = value
         return True
 
@@ -135,7 +141,7 @@ class StepCheckContext(Protocol):
     emitter: EventEmitter
     scope: CaseVariables
     session: RunSession | None
-    snapshots: StoredAnswerSnapshots
+    snapshots: SuiteSnapshotFile
     declared: list[tuple[int, Any]]
     spoken: list[str]
     index: int
@@ -171,7 +177,7 @@ def _compare_with_snapshot(
         message = f"no snapshot is stored; `{snapshots.command} --update` stores what is seen now: {quote(seen, 200)}"
         return replace(made, status=Status.ENVIRONMENT_ERROR, message=message)
     message = f"it differs from the snapshot: expected {quote(known, 300)}, saw {quote(seen, 300)}; --update accepts it"
-    return made if are_equal(known, seen) else replace(made, status=Status.FAILED, message=message)
+    return made if are_json_equal(known, seen) else replace(made, status=Status.FAILED, message=message)
 
 
 def check_answer_assertions(context: StepCheckContext, step: Talk, wanted: Response, answer: str) -> list[Assertion]:
@@ -188,7 +194,7 @@ def check_text(wanted: Response, answer: str, scope: CaseVariables) -> list[Asse
         made += check_value("response", answer, wanted.matcher, scope)
     if wanted.json_ is not None:
         try:
-            made += check_values_at_paths("response.json", parse_json(answer), wanted.json_, scope)
+            made += check_values_at_paths("response.json", parse_actual_value_as_json(answer), wanted.json_, scope)
         except ValueError as error:
             message = f"the answer is no JSON ({error})"
             made.append(assertion("response.json", message, expected=dict(wanted.json_), actual=answer))
@@ -205,7 +211,7 @@ def check_usage(
 ) -> list[Assertion]:
     """Check tokens, calls and cost; an unknown value is an error, unless the known part decides."""
     if ids := step.interactions:
-        where = where or InteractionReference(*dict.fromkeys((ids[0], ids[-1])))
+        where = where or InteractionIdsLabel(*dict.fromkeys((ids[0], ids[-1])))
     made: list[Assertion] = []
     for key, matcher in wanted.numbers.items():
         made += _check_usage_number(f"{name}.{key}", key, matcher, step, scope, estimate=wanted.estimate, where=where)
@@ -224,14 +230,17 @@ def _check_usage_number(
 ) -> list[Assertion]:
     tokens = step.usage[key]
     if tokens.complete:
-        found = check_number(name, _decimal_to_float(tokens.known), matcher, scope, where=where)
+        found = check_number_matcher(name, _decimal_to_float(tokens.known), matcher, scope, where=where)
         return [replace(each, evidence="recorded") if step.replayed else each for each in found]
     if tokens.known is not None and isinstance(matcher, Mapping) and matcher.keys() <= {"gt", "gte"}:
-        at_least = check_number(name, _decimal_to_float(tokens.known), matcher, scope, where=where)
+        at_least = check_number_matcher(name, _decimal_to_float(tokens.known), matcher, scope, where=where)
         if all_assertions_hold(at_least):
             return [replace(each, evidence="lower bound") for each in at_least]
     if estimate and (guess := estimate_tokens_used_by_step(key, step)) is not None:
-        return [replace(each, evidence="estimated") for each in check_number(name, guess, matcher, scope, where=where)]
+        return [
+            replace(each, evidence="estimated")
+            for each in check_number_matcher(name, guess, matcher, scope, where=where)
+        ]
     return check_value(name, Unknown(_explain_unmeasured_value(key, tokens, step)), matcher, scope, where=where)
 
 
@@ -269,9 +278,9 @@ def _decimal_to_float(value: int | Decimal | None) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
-def read_history_edits_in_answers(answers: Iterable[object]) -> dict[str, HistoryEditFinding]:
+def read_history_edits_in_agent_answer(answers: Iterable[object]) -> dict[str, ProcessorFinding]:
     """Read a step's answers; a processor active in one was active. Invalid data does not raise."""
-    found: dict[str, HistoryEditFinding] = {}
+    found: dict[str, ProcessorFinding] = {}
     for answer in answers:
         tree = as_dict(answer)
         tree = as_dict(tree.get("processors")) or tree
@@ -281,15 +290,15 @@ def read_history_edits_in_answers(answers: Iterable[object]) -> dict[str, Histor
     return found
 
 
-def _read_declared_history_edit(name: str, said: object) -> HistoryEditFinding:
+def _read_declared_history_edit(name: str, said: object) -> ProcessorFinding:
     part: Mapping[str, Any] = {"activated": said} if isinstance(said, bool) else as_dict(said)
     activated = part.get("activated")
     if not isinstance(activated, bool):
         reason = f"the agent speaks of the {name} and does not say `activated: true` or `false`: {said!r:.100}"
-        return HistoryEditFinding(activated=None, evidence="unobservable", reason=reason, where=_WHERE)
+        return ProcessorFinding(activated=None, evidence="unobservable", reason=reason, where=_WHERE)
     counts = {key: part[key] for key in _COUNTS if isinstance(part.get(key), int) and not isinstance(part[key], bool)}
     summary = part.get("summary")
-    return HistoryEditFinding(
+    return ProcessorFinding(
         activated=activated,
         evidence="declared",
         reason=f"the agent says that the {name} {'was' if activated else 'was not'} at work",
@@ -299,15 +308,15 @@ def _read_declared_history_edit(name: str, said: object) -> HistoryEditFinding:
     )
 
 
-def add_edits_declared_by_agent(
-    seen: HistoryEditFindings, said: Mapping[str, HistoryEditFinding]
+def merge_observed_and_declared_edits(
+    seen: HistoryEditFindings, said: Mapping[str, ProcessorFinding]
 ) -> HistoryEditFindings:
     return HistoryEditFindings(
         **{name: _merge_declared_finding(getattr(seen, name), said.get(name)) for name in _NAMES}
     )
 
 
-def _merge_declared_finding(seen: HistoryEditFinding, said: HistoryEditFinding | None) -> HistoryEditFinding:
+def _merge_declared_finding(seen: ProcessorFinding, said: ProcessorFinding | None) -> ProcessorFinding:
     if said is None:
         return seen
     if seen.activated is None:
@@ -323,10 +332,12 @@ def _merge_declared_finding(seen: HistoryEditFinding, said: HistoryEditFinding |
     if said.activated is None or (seen.activated and seen.evidence != "inferred"):
         return seen
     reason = f"{said.reason}, and the wire says otherwise: {seen.reason}"
-    return HistoryEditFinding(activated=None, evidence="unobservable", reason=reason, where=seen.where)
+    return ProcessorFinding(activated=None, evidence="unobservable", reason=reason, where=seen.where)
 
 
-def check_history_edits(wanted: MessageProcessing, found: HistoryEditFindings, scope: CaseVariables) -> list[Assertion]:
+def check_history_edit_assertions(
+    wanted: MessageProcessing, found: HistoryEditFindings, scope: CaseVariables
+) -> list[Assertion]:
     made: list[Assertion] = []
     for name in _NAMES:
         if part := wanted.given_values.get(name):
@@ -340,7 +351,7 @@ def check_history_edits(wanted: MessageProcessing, found: HistoryEditFindings, s
 class _MessageProcessingCheck:
     name: str
     wanted: HistoryEditAssertions
-    finding: HistoryEditFinding
+    finding: ProcessorFinding
     least: str
     scope: CaseVariables
 
@@ -377,7 +388,7 @@ class _MessageProcessingCheck:
         if key in _COUNTS:
             value = finding.values.get(key)
             actual = Unknown(f"how many is not known: {finding.reason}") if value is None else value
-            found = check_number(name, actual, matcher, self.scope, where=finding.where)
+            found = check_number_matcher(name, actual, matcher, self.scope, where=finding.where)
             return [replace(each, evidence=finding.evidence) for each in found]
         words = matcher if isinstance(matcher, Sequence) and not isinstance(matcher, str) else [matcher]
         wanted = key == "summaryContains"
@@ -397,7 +408,7 @@ class _MessageProcessingCheck:
             return make_error_assertion(name, "an empty text is in every text", **about)
         text = "\n".join(finding.summaries)
         holds = (word.casefold() in text.casefold()) is wanted
-        if holds and not wanted and (hidden := explain_inconclusive_match(text)):
+        if holds and not wanted and (hidden := explain_match_on_redacted_value(text)):
             return make_error_assertion(name, hidden, **about)
         message = f"the summary {'does not contain' if wanted else 'contains'} {word!r}: {quote(text, 300)}"
         return assertion(name, message, holds=holds, **about | ({} if holds else {"actual": text}))
@@ -449,8 +460,10 @@ def evaluate_step_traffic_assertions(
     if step.message_processing is not None:
         before = [each for each in context.wire.calls if each.call.seq <= window.after]
         found = find_history_edits(measured, before, continues=window.continues, spoken=context.spoken)
-        said = read_history_edits_in_answers(answer for index, answer in context.declared if index == window.index)
-        made += check_history_edits(step.message_processing, add_edits_declared_by_agent(found, said), context.scope)
+        said = read_history_edits_in_agent_answer(answer for index, answer in context.declared if index == window.index)
+        made += check_history_edit_assertions(
+            step.message_processing, merge_observed_and_declared_edits(found, said), context.scope
+        )
     return made, measured
 
 
@@ -466,7 +479,7 @@ def find_undecidable_tool_checks(step: Talk, measured: AgentActivity) -> list[As
     return [make_error_assertion(name, reason, where=where) for name in names] if reason else []
 
 
-def list_uncounted_hosted_tools(step: Talk, measured: AgentActivity) -> list[str]:
+def list_hosted_tools_not_checked(step: Talk, measured: AgentActivity) -> list[str]:
     about_all = step.total_tool_calls is not None or step.only_tools or "*" in (step.tools or {})
     if not about_all or step.include_hosted:
         return []
@@ -516,5 +529,5 @@ def _expects_no_model_calls(usage: Usage | None, context: StepCheckContext) -> b
     """Return whether a step expects no model calls: ``callCount`` holds only for 0."""
     if usage is None or usage.call_count is None:
         return False
-    none, one = (evaluate(number, usage.call_count, context.scope).outcome for number in (0, 1))
-    return none is ValueMatchStatus.HOLDS and one is not ValueMatchStatus.HOLDS
+    none, one = (evaluate_matcher_on_value(number, usage.call_count, context.scope).outcome for number in (0, 1))
+    return none is MatcherOutcomeKind.HOLDS and one is not MatcherOutcomeKind.HOLDS

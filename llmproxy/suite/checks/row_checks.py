@@ -21,21 +21,21 @@ from llmproxy.suite.checks.rows import (
     RowCheckContext,
     RowWithColumnMatches,
     capture_row,
-    check_row_fields,
+    check_row_against_field_matchers,
+    compute_column_matches_of_rows,
     describe_row_user_filter,
     extend_failure_message,
     filter_rows_by_matchers,
     find_nearest_row,
     format_entity_row_key,
     format_row_values,
-    match_rows_against_fields,
     require_known_columns,
-    select_rows,
+    select_entity_rows_by_filters,
 )
 from llmproxy.suite.matchers.apply import (
     all_assertions_hold,
     assertion,
-    check_number,
+    check_number_matcher,
     check_value,
     make_error_assertion,
     may_count_be_zero,
@@ -99,7 +99,7 @@ def take_row_snapshot_before_step(
     return RowSnapshotBeforeStep(own, everybody, contents)
 
 
-def find_entity_rows_of_others(run: RowCheckContext, info: EntityInfo, before: RowSnapshotBeforeStep) -> Rows:
+def find_new_rows_of_other_users(run: RowCheckContext, info: EntityInfo, before: RowSnapshotBeforeStep) -> Rows:
     """Return new rows of other owners, except users whose runs may be active."""
     if before.everybody is None or info.name not in before.everybody.ids:
         return []
@@ -111,7 +111,7 @@ def find_entity_rows_of_others(run: RowCheckContext, info: EntityInfo, before: R
     return []
 
 
-def find_rows_with_reused_keys(
+def find_entity_rows_with_reused_keys(
     run: RowCheckContext, info: EntityInfo, before: RowSnapshotBeforeStep
 ) -> list[tuple[Row, Row]]:
     """Return (before, now) of possible new rows with old numbers, newest first: a number and all above were free."""
@@ -186,20 +186,22 @@ def _check_created_rows(
     mine = run.store.changes(RowKeySnapshot({info.name: before.own.ids[info.name]}, before.own.user))[info.name]
     there = frozenset[Id]() if before.everybody is None else before.everybody.ids.get(info.name, frozenset())
     rows, given = [row for row in mine if row[info.key] not in there], [row for row in mine if row[info.key] in there]
-    foreign = find_entity_rows_of_others(run, info, before)
+    foreign = find_new_rows_of_other_users(run, info, before)
     if info.user is not None and info.user in item.fields:  # the fields say whose
         rows, foreign = [*rows, *foreign], []
-    changed = find_rows_with_reused_keys(run, info, before)
+    changed = find_entity_rows_with_reused_keys(run, info, before)
     rows += [now for old, now in changed if _is_recreated(old, now) and _belongs_to_user(run, info, item, now)]
     if run.cleaner:
         for row in rows:
             run.cleaner.add_row(item.entity, row[info.key])
     require_known_columns(run.store, info, item.fields, f"{name}.fields", rows)
-    judged = match_rows_against_fields(rows, item.fields, run.scope, negated=may_count_be_zero(item.count, run.scope))
+    judged = compute_column_matches_of_rows(
+        rows, item.fields, run.scope, negated=may_count_be_zero(item.count, run.scope)
+    )
     matching = [each.row for each in judged if each.all_match]
     unclear = [each for each in judged if each.is_unclear]
     if unclear and (item.count is not None or not matching):
-        return info, check_row_fields(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
+        return info, check_row_against_field_matchers(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
     unsure = [now for old, now in changed if not _is_recreated(old, now)]
     doubts = _list_row_doubts(run, info, item, foreign, given, unsure)
     none = "no row with a new key was added" if any(each.changed for each in doubts) else "no row was added"
@@ -221,7 +223,7 @@ def _list_row_doubts(
     run: RowCheckContext, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Rows
 ) -> list[_RowDoubt]:
     made = []
-    for each in match_rows_against_fields(foreign, item.fields, run.scope):
+    for each in compute_column_matches_of_rows(foreign, item.fields, run.scope):
         owner = f"{info.user}={each.row.get(info.user or '')!r}"
         by = "" if run.alone else ", maybe in another run"
         made.append(
@@ -230,7 +232,7 @@ def _list_row_doubts(
             )
         )
     for row in changed:
-        (now,) = match_rows_against_fields([row], item.fields, run.scope)
+        (now,) = compute_column_matches_of_rows([row], item.fields, run.scope)
         said = (
             f"{format_entity_row_key(info, row)} was there before with other contents: it was changed, or deleted and "
             "made anew under the same number, which nobody can tell apart here"
@@ -281,25 +283,25 @@ def _check_new_rows(
     if item.count is not None:
         rows = "; ".join(format_row_values(each.row) for each in judged[:3])
         said = f"{format_count(len(judged), 'new row')} of {info.name}, {len(matching)} as wanted: {rows}"
-        checked = check_number(f"{name}.count", len(matching), item.count, run.scope)
+        checked = check_number_matcher(f"{name}.count", len(matching), item.count, run.scope)
         return [extend_failure_message(each, said if judged else none) for each in checked]
     if matching:
         there = format_entity_row_key(info, matching[0].row)
-        fields = check_row_fields(f"{name}.fields", info, matching[0], item.fields, run.scope)
+        fields = check_row_against_field_matchers(f"{name}.fields", info, matching[0], item.fields, run.scope)
         return [assertion(name, "", holds=True, actual=len(matching), where=there), *fields]
     if judged:
         near = find_nearest_row(judged)
         which = f"{len(judged)} new rows of {info.name}, and none is" if len(judged) > 1 else "the new row is not"
         message = f"{which} as wanted; the nearest is {format_row_values(near.row)}"
-        fields = check_row_fields(f"{name}.fields", info, near, item.fields, run.scope)
+        fields = check_row_against_field_matchers(f"{name}.fields", info, near, item.fields, run.scope)
         return [assertion(name, message, actual=0), *fields]
     # A matching older row is the usual reason of a wrong expectation.
-    older = select_rows(run.store, info, item.fields, run.scope, run.user) if item.fields else []
+    older = select_entity_rows_by_filters(run.store, info, item.fields, run.scope, run.user) if item.fields else []
     there = f"; {format_entity_row_key(info, older[0])} has these fields, but was there before" if older else ""
     return [assertion(name, f"{none}{there}", expected=dict(item.fields), actual=0)]
 
 
-def check_verify_step(run: RowCheckContext, name: str, wanted: Verify) -> list[Assertion]:
+def run_verify_step_row_checks(run: RowCheckContext, name: str, wanted: Verify) -> list[Assertion]:
     try:
         info, rows, made = _check_rows(run, name, wanted)
     except LLMProxyError as error:
@@ -345,7 +347,7 @@ def _check_rows(run: RowCheckContext, name: str, wanted: Verify) -> tuple[Entity
     made: list[Assertion] = []
     if wanted.count is not None:
         there = "; there is " + "; ".join(format_row_values(row) for row in rows[:3]) if rows else ""
-        counted = check_number(f"{name}.count", len(rows), wanted.count, run.scope)
+        counted = check_number_matcher(f"{name}.count", len(rows), wanted.count, run.scope)
         made += [extend_failure_message(each, f"{said}{there}") for each in counted]
     if wanted.exists is not None:
         made.append(_check_existence(f"{name}.exists", rows, said, exists=wanted.exists))
@@ -367,11 +369,11 @@ def _note_other_users_rows(run: RowCheckContext, name: str, info: EntityInfo, wa
     with suppress(LLMProxyError):
         others = [
             row
-            for row in select_rows(run.store, info, wanted.filters, run.scope, None)
+            for row in select_entity_rows_by_filters(run.store, info, wanted.filters, run.scope, None)
             if run.may_be_created_by_run(row.get(info.user))
         ]
         number = mine + len(others)
-        counts = wanted.count is None or all_assertions_hold(check_number("", number, wanted.count, run.scope))
+        counts = wanted.count is None or all_assertions_hold(check_number_matcher("", number, wanted.count, run.scope))
         if not others or (counts and not (wanted.exists is False and number)):
             return  # it would hold for them, too
         names = ", ".join(
@@ -394,7 +396,7 @@ def _select_rows(run: RowCheckContext, info: EntityInfo, wanted: Verify) -> tupl
     shown = ", ".join(f"{name}: {value!r}" for name, value in filters.items())
     if id_ is None:
         said = f"row of {info.name}" + (f" with {shown}" if filters else "") + describe_row_user_filter(info, run.user)
-        return select_rows(run.store, info, filters, run.scope, run.user, negated=negated), said
+        return select_entity_rows_by_filters(run.store, info, filters, run.scope, run.user, negated=negated), said
     key = run.scope.resolve_value(id_)
     if not isinstance(key, str | int | float) or isinstance(key, bool) or (isinstance(key, str) and not key.strip()):
         raise StepError(f"id: {id_!r} is {key!r}, which is no row's id")
@@ -418,10 +420,10 @@ def _select_rows(run: RowCheckContext, info: EntityInfo, wanted: Verify) -> tupl
 def _check_every_row(
     run: RowCheckContext, name: str, info: EntityInfo, rows: Sequence[Row], fields: Mapping[str, object]
 ) -> list[Assertion]:
-    judged = match_rows_against_fields(rows, fields, run.scope)
+    judged = compute_column_matches_of_rows(rows, fields, run.scope)
     wrong = [each for each in judged if not each.all_match]
     shown = wrong[:_FAILING_ROWS] or judged[:1]
-    made = [each for row in shown for each in check_row_fields(name, info, row, fields, run.scope)]
+    made = [each for row in shown for each in check_row_against_field_matchers(name, info, row, fields, run.scope)]
     if len(wrong) > _FAILING_ROWS:
         more = f"{len(wrong)} of {len(rows)} rows are wrong; {_FAILING_ROWS} are shown"
         made.append(assertion(name, more, actual=len(wrong)))

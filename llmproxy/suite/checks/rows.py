@@ -21,17 +21,17 @@ from uuid import UUID, uuid5
 
 from llmproxy.amount_formatting import format_count
 from llmproxy.errors import LLMProxyError, SuiteError
-from llmproxy.protocol import format_sample_name
+from llmproxy.protocol import format_cassette_sample_name
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.matchers.apply import check_value, evaluate, make_error_assertion
-from llmproxy.suite.matchers.match import ABSENT, Match, ValueMatchStatus
+from llmproxy.suite.matchers.apply import check_value, evaluate_matcher_on_value, make_error_assertion
+from llmproxy.suite.matchers.match import ABSENT, Match, MatcherOutcomeKind
 from llmproxy.suite.matchers.variables import CaseVariables, StepError
 from llmproxy.suite.stores.config import StoreResetSettings, import_module_attribute
 from llmproxy.suite.stores.protocol import (
     ColumnType,
     EntityInfo,
     Id,
-    Restorable,
+    RestorableEntityStore,
     Row,
     RowKeySnapshot,
     StoreAdapter,
@@ -49,7 +49,7 @@ NOW_VARIABLE = "LLMPROXY_NOW"
 SEED_VARIABLE = "LLMPROXY_SEED"
 _LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
 """Range of derived integers: above any counter, and within 32 bits."""
-_UNCLEAR = frozenset({ValueMatchStatus.UNCLEAR, ValueMatchStatus.MISTYPED})
+_UNCLEAR = frozenset({MatcherOutcomeKind.UNCLEAR, MatcherOutcomeKind.MISTYPED})
 """Findings that leave open whether a row is selected."""
 MOST_ROWS = 10_000
 """Maximum rows of a selection; more indicates wrong filters, and would fill the memory."""
@@ -75,7 +75,7 @@ class CaseStoreCleaner:
 
     def begin_run(self, entities: Sequence[str]) -> None:
         """Reset the store if requested, and remember existing rows of the entities. Raises StoreError, SuiteError."""
-        if self.policy.reset == "copy" and isinstance(self.store, Restorable):
+        if self.policy.reset == "copy" and isinstance(self.store, RestorableEntityStore):
             self.store.mark()
         elif self.policy.reset in {"truncate", "http", "hook"}:
             self._reset_store()
@@ -88,7 +88,7 @@ class CaseStoreCleaner:
         if known and (owned or self.alone):
             with suppress(LLMProxyError):  # a service that tells nobody about everybody's rows
                 self._all = self.store.snapshot([info.name for info in known], None)
-        if self.alone and self.policy.counters == "restore" and isinstance(self.store, Restorable):
+        if self.alone and self.policy.counters == "restore" and isinstance(self.store, RestorableEntityStore):
             self._counters = self.store.counters([info.name for info in known])
 
     def add_row(self, entity: str, id: Id) -> None:  # noqa: A002 - the word that suites use
@@ -108,7 +108,7 @@ class CaseStoreCleaner:
                     self._rows |= {(entity, row[key]): None for row in rows if row[key] not in there}
             notes = self._delete_rows()
             self._report_leftover_rows()
-            if self._counters and isinstance(self.store, Restorable):
+            if self._counters and isinstance(self.store, RestorableEntityStore):
                 self.store.rewind(self._counters)
         except LLMProxyError as error:
             return [f"the store was not cleaned up: {error}"]
@@ -174,12 +174,12 @@ def load_reset_hook(policy: StoreResetSettings, folder: Path) -> Callable[[Store
 
 def derive_setup_row_key(scenario: str, sample: int, name: str, kind: ColumnType = ColumnType.UNKNOWN) -> str | int:
     """Return the key of setup's row `name`: a UUID as text, or a number for a numeric column."""
-    made = uuid5(NAMESPACE, f"{format_sample_name(scenario, sample)}/{name}")
+    made = uuid5(NAMESPACE, f"{format_cassette_sample_name(scenario, sample)}/{name}")
     return made.int % _SPAN + _LOWEST if kind in {ColumnType.INTEGER, ColumnType.NUMBER} else str(made)
 
 
 def build_now_and_seed_env(scenario: str, sample: int) -> dict[str, str]:
-    return {NOW_VARIABLE: NOW, SEED_VARIABLE: format_sample_name(scenario, sample)}
+    return {NOW_VARIABLE: NOW, SEED_VARIABLE: format_cassette_sample_name(scenario, sample)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,26 +189,28 @@ class RowWithColumnMatches:
 
     @property
     def all_match(self) -> bool:
-        return all(each.outcome is ValueMatchStatus.HOLDS for each in self.found.values())
+        return all(each.outcome is MatcherOutcomeKind.HOLDS for each in self.found.values())
 
     @property
     def is_unclear(self) -> bool:
         """Whether nothing can be said: a column cannot be judged, or has another kind, and no other one fails."""
         outcomes = {each.outcome for each in self.found.values()}
-        return bool(outcomes & _UNCLEAR) and not outcomes & {ValueMatchStatus.FAILS, ValueMatchStatus.UNFIT}
+        return bool(outcomes & _UNCLEAR) and not outcomes & {MatcherOutcomeKind.FAILS, MatcherOutcomeKind.UNFIT}
 
 
-def match_rows_against_fields(
+def compute_column_matches_of_rows(
     rows: Iterable[Row], fields: Mapping[str, object], scope: CaseVariables, *, negated: bool = False
 ) -> list[RowWithColumnMatches]:
     def judge(row: Row, name: str) -> Match:
-        return evaluate(row.get(name, ABSENT), fields[name], scope, negated=negated)
+        return evaluate_matcher_on_value(row.get(name, ABSENT), fields[name], scope, negated=negated)
 
     return [RowWithColumnMatches(row, {name: judge(row, name) for name in fields}) for row in rows]
 
 
 def find_nearest_row(judged: Sequence[RowWithColumnMatches]) -> RowWithColumnMatches:
-    return max(judged, key=lambda each: [found.outcome for found in each.found.values()].count(ValueMatchStatus.HOLDS))
+    return max(
+        judged, key=lambda each: [found.outcome for found in each.found.values()].count(MatcherOutcomeKind.HOLDS)
+    )
 
 
 def require_known_columns(
@@ -227,7 +229,7 @@ def require_known_columns(
             raise error
 
 
-def select_rows(
+def select_entity_rows_by_filters(
     store: StoreAdapter, info: EntityInfo, filters: Mapping[str, object], scope: CaseVariables, user: str | None, *,
     negated: bool = False,
 ) -> list[Row]:  # fmt: skip
@@ -258,7 +260,7 @@ def filter_rows_by_matchers(
     info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: CaseVariables, *, negated: bool = False
 ) -> list[Row]:
     """Return the rows that match filters. Raises StepError if a filter cannot be judged."""
-    judged = match_rows_against_fields(rows, filters, scope, negated=negated)
+    judged = compute_column_matches_of_rows(rows, filters, scope, negated=negated)
     for each in judged:
         if each.is_unclear:
             name, found = next((n, f) for n, f in each.found.items() if f.outcome in _UNCLEAR)
@@ -277,7 +279,7 @@ def _find_store_filter_value(info: EntityInfo, name: str, matcher: object, scope
     return value if isinstance(value, int) and not isinstance(value, bool) and kind is ColumnType.INTEGER else None
 
 
-def check_row_fields(
+def check_row_against_field_matchers(
     name: str, info: EntityInfo, judged: RowWithColumnMatches, fields: Mapping[str, object], scope: CaseVariables
 ) -> list[Assertion]:
     """Check columns of a row; a missing one is `ABSENT` (the store checks whether it exists)."""

@@ -17,14 +17,14 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.apply import (
     all_assertions_hold,
     assertion,
-    check_number,
+    check_number_matcher,
     check_value,
     check_values_at_paths,
-    evaluate,
+    evaluate_matcher_on_value,
     make_error_assertion,
     worst_status,
 )
-from llmproxy.suite.matchers.match import ValueMatchStatus, get_path, quote, to_json
+from llmproxy.suite.matchers.match import MatcherOutcomeKind, get_value_at_dotted_path, quote, to_json
 from llmproxy.suite.matchers.variables import CaseVariables, StepError
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentActivity
@@ -68,7 +68,7 @@ def check_tool_names_and_offers(tools: Tools, step: AgentActivity, run: Sequence
     return made
 
 
-def find_never_offered_tools(tools: Tools, step: AgentActivity, run: Sequence[SeenModelCall]) -> list[str]:
+def find_expected_tools_never_offered(tools: Tools, step: AgentActivity, run: Sequence[SeenModelCall]) -> list[str]:
     """Return the step's tools that were never offered or called: not calling them proves little."""
     known = _collect_offered_tools(run) | {use.name for use in step.tools}
     return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
@@ -368,7 +368,7 @@ class _CallCheck:
         name = f"tools.{self.name}{suffix}"
         chosen = self.with_status if self.one_is_enough or self.none else self.all
         unknown = len(self.unknown) if self.one_is_enough or self.none else 0
-        found = check_number(name, len(chosen), self.wanted.count, self.scope, where=_first_call_label(chosen))
+        found = check_number_matcher(name, len(chosen), self.wanted.count, self.scope, where=_first_call_label(chosen))
         others = [
             all_assertions_hold(check_value(name, len(chosen) + more, self.wanted.count, self.scope))
             for more in range(1, unknown + 1)
@@ -451,9 +451,9 @@ class _CallCheck:
 
     def _has_other_type(self, use: ToolUse, wanted: Mapping[str, object]) -> bool:
         """Return whether a call's input differs only in a value's type: ``"5"`` instead of 5, or ``gt`` of a text."""
-        values = [(get_path(use.arguments, path), each) for path, each in wanted.items()]
-        found = {evaluate(value, each, self.scope, negated=True).outcome for value, each in values}
-        return ValueMatchStatus.MISTYPED in found and found <= {ValueMatchStatus.MISTYPED, ValueMatchStatus.HOLDS}
+        values = [(get_value_at_dotted_path(use.arguments, path), each) for path, each in wanted.items()]
+        found = {evaluate_matcher_on_value(value, each, self.scope, negated=True).outcome for value, each in values}
+        return MatcherOutcomeKind.MISTYPED in found and found <= {MatcherOutcomeKind.MISTYPED, MatcherOutcomeKind.HOLDS}
 
     def _check_call_arguments(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:
         name = f"tools.{self.name}.{key}"
@@ -537,7 +537,7 @@ def check_total_tool_calls(
     wanted: object, step: AgentActivity, scope: CaseVariables, *, hosted: bool = False
 ) -> list[Assertion]:
     uses = [use for use in step.tools if hosted or use.is_run_by_agent]
-    found = check_number("totalToolCalls", len(uses), wanted, scope, where=_first_call_label(uses))
+    found = check_number_matcher("totalToolCalls", len(uses), wanted, scope, where=_first_call_label(uses))
     seen = f"the calls: {_format_uses(uses)}" if uses else "no tool was called in this step"
     return [
         each if each.status is Status.PASSED else replace(each, message=f"{each.message}; {seen}") for each in found

@@ -23,13 +23,13 @@ from llmproxy.suite.matchers.match import (
     MODIFIERS,
     REGISTRY,
     Match,
+    MatcherOutcomeKind,
     Unknown,
-    ValueMatchStatus,
     ValueToCheck,
+    apply_matcher_to_value,
     apply_named_matcher,
-    get_path,
     get_type_name,
-    match,
+    get_value_at_dotted_path,
     quote,
     to_json,
 )
@@ -42,17 +42,18 @@ NOTHING_ASSERTED, WRONG_KIND = "nothing-asserted", "wrong-kind"
 COMPARISONS = ("gt", "gte", "lt", "lte", "eq")
 """Matchers allowed for a count."""
 _STATUS = {
-    ValueMatchStatus.HOLDS: Status.PASSED, ValueMatchStatus.FAILS: Status.FAILED, ValueMatchStatus.UNFIT: Status.FAILED,
-    ValueMatchStatus.MISTYPED: Status.FAILED, ValueMatchStatus.UNCLEAR: Status.ENVIRONMENT_ERROR,
+    MatcherOutcomeKind.HOLDS: Status.PASSED, MatcherOutcomeKind.FAILS: Status.FAILED,
+    MatcherOutcomeKind.UNFIT: Status.FAILED, MatcherOutcomeKind.MISTYPED: Status.FAILED,
+    MatcherOutcomeKind.UNCLEAR: Status.ENVIRONMENT_ERROR,
 }  # fmt: skip
 _WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED)
 
 
-def evaluate(actual: object, matcher: object, scope: CaseVariables, *, negated: bool = False) -> Match:
+def evaluate_matcher_on_value(actual: object, matcher: object, scope: CaseVariables, *, negated: bool = False) -> Match:
     """Return a matcher's finding; `negated`: a match may be a failure, so values of unsupported types are MISTYPED."""
-    found = match(matcher, ValueToCheck(actual, scope))
-    unfit = found.outcome is ValueMatchStatus.UNFIT and actual is not None and actual is not ABSENT
-    return replace(found, outcome=ValueMatchStatus.MISTYPED) if negated and unfit else found
+    found = apply_matcher_to_value(matcher, ValueToCheck(actual, scope))
+    unfit = found.outcome is MatcherOutcomeKind.UNFIT and actual is not None and actual is not ABSENT
+    return replace(found, outcome=MatcherOutcomeKind.MISTYPED) if negated and unfit else found
 
 
 def assertion(name: str, message: str, *, holds: bool = False, **about: Any) -> Assertion:
@@ -79,7 +80,11 @@ def check_value(
 ) -> list[Assertion]:
     """Check a value against a matcher as written, one assertion a key; `name` is like ``created[0].fields.title``."""
     if not isinstance(matcher, Mapping) or matcher.keys() <= MODIFIERS.keys():
-        return [_build_assertion_result(name, matcher, actual, evaluate(actual, matcher, scope), scope, where)]
+        return [
+            _build_assertion_result(
+                name, matcher, actual, evaluate_matcher_on_value(actual, matcher, scope), scope, where
+            )
+        ]
     seen = ValueToCheck(actual, scope, {key: value for key, value in matcher.items() if key in MODIFIERS})
     return [
         _build_assertion_result(f"{name}.{key}", operand, actual, apply_named_matcher(key, operand, seen), scope, where)
@@ -88,7 +93,7 @@ def check_value(
     ]
 
 
-def check_number(
+def check_number_matcher(
     name: str, number: object, wanted: object, scope: CaseVariables, *, where: str = ""
 ) -> list[Assertion]:
     """Check a count; a bound that every count meets, because of its references, is an error."""
@@ -113,7 +118,7 @@ def _build_assertion_result(
         seen = None if actual is ABSENT or isinstance(actual, Unknown) else to_json(actual)
     except Exception:  # noqa: BLE001 (a value that cannot even be shown; that it was not judged is what counts)
         seen = f"<{type(actual).__name__}>"
-    holds = found.outcome is ValueMatchStatus.HOLDS
+    holds = found.outcome is MatcherOutcomeKind.HOLDS
     message = "" if holds else found.message or "it does not hold"
     return Assertion(
         name=name, status=_STATUS[found.outcome], expected=expected, actual=seen, message=message, where=where,
@@ -127,7 +132,9 @@ def check_values_at_paths(
     return [
         assertion
         for path, matcher in wanted.items()
-        for assertion in check_value(f"{name}.{path}", get_path(value, path), matcher, scope, where=where)
+        for assertion in check_value(
+            f"{name}.{path}", get_value_at_dotted_path(value, path), matcher, scope, where=where
+        )
     ]
 
 

@@ -15,16 +15,16 @@ from llmproxy.suite.matchers.match import (
     ABSENT,
     REGISTRY,
     Match,
-    ValueMatchStatus,
+    MatcherOutcomeKind,
     ValueToCheck,
-    are_equal,
+    apply_matcher_to_value,
+    are_json_equal,
     combine_alternative_matches,
     combine_required_matches,
     get_type_name,
     is_equal_except_type,
     is_number,
-    match,
-    parse_time,
+    parse_iso_date_or_time,
     quote,
     register_matcher,
     to_json,
@@ -57,14 +57,14 @@ def is_reference(value: object) -> bool:
 def match_literal_value(operand: object, seen: ValueToCheck) -> Match:
     actual = seen.actual
     if is_number(operand) and not _is_comparable_number(operand):
-        return Match(ValueMatchStatus.UNCLEAR, f"no value equals {quote(operand)}, so nothing is asserted")
-    if are_equal(actual, operand):
-        return Match(ValueMatchStatus.HOLDS)
+        return Match(MatcherOutcomeKind.UNCLEAR, f"no value equals {quote(operand)}, so nothing is asserted")
+    if are_json_equal(actual, operand):
+        return Match(MatcherOutcomeKind.HOLDS)
     if seen.ignores_case and isinstance(actual, str) and isinstance(operand, str):
         folded = [to_nfc(each).casefold() for each in (actual, operand)]
         if folded[0] == folded[1]:
-            return Match(ValueMatchStatus.HOLDS)
-    outcome = ValueMatchStatus.MISTYPED if is_equal_except_type(actual, operand) else ValueMatchStatus.FAILS
+            return Match(MatcherOutcomeKind.HOLDS)
+    outcome = MatcherOutcomeKind.MISTYPED if is_equal_except_type(actual, operand) else MatcherOutcomeKind.FAILS
     return Match(outcome, f"expected {quote(operand)}, found {quote(actual)}{_describe_near_miss(operand, actual)}")
 
 
@@ -97,17 +97,17 @@ def _describe_near_miss(operand: object, actual: object) -> str:
         else f" takes a reference such as $name.field, not {quote(operand)}"
     ),
 )
-def match_captured_value(operand: object, seen: ValueToCheck) -> Match:
-    if are_equal(seen.actual, operand):
-        return Match(ValueMatchStatus.HOLDS)
+def match_equal_to_captured_value(operand: object, seen: ValueToCheck) -> Match:
+    if are_json_equal(seen.actual, operand):
+        return Match(MatcherOutcomeKind.HOLDS)
     texts = [isinstance(each, (str, UUID)) for each in (operand, seen.actual)]
     keys = [isinstance(each, (int, UUID)) and not isinstance(each, bool) for each in (operand, seen.actual)]
     loose = (texts[0] and keys[1]) or (keys[0] and texts[1])
     if loose and str(operand).lower() == str(seen.actual).lower():
         kinds = f"{get_type_name(seen.actual)} {quote(seen.actual)} and {get_type_name(operand)} {quote(operand)}"
-        return Match(ValueMatchStatus.HOLDS, note=f"equal as text only: {kinds}")
+        return Match(MatcherOutcomeKind.HOLDS, note=f"equal as text only: {kinds}")
     near = _describe_near_miss(operand, seen.actual)
-    return Match(ValueMatchStatus.FAILS, f"expected {quote(operand)}, found {quote(seen.actual)}{near}")
+    return Match(MatcherOutcomeKind.FAILS, f"expected {quote(operand)}, found {quote(seen.actual)}{near}")
 
 
 @register_matcher(
@@ -120,7 +120,7 @@ def match_captured_value(operand: object, seen: ValueToCheck) -> Match:
 )
 def match_exists(operand: object, seen: ValueToCheck) -> Match:
     if not isinstance(operand, bool):
-        return Match(ValueMatchStatus.UNCLEAR, f"`exists` takes true or false, not {quote(operand)}")
+        return Match(MatcherOutcomeKind.UNCLEAR, f"`exists` takes true or false, not {quote(operand)}")
     there = seen.actual is not None and seen.actual is not ABSENT
     if operand:
         return Match.of(there, "expected a value, and there is " + ("null" if seen.actual is None else "none"))
@@ -132,7 +132,7 @@ def _is_comparable_number(value: Any) -> bool:
 
 
 def _explain_bad_limit(operand: object) -> str:
-    if _is_comparable_number(operand) or is_reference(operand) or parse_time(operand) is not None:
+    if _is_comparable_number(operand) or is_reference(operand) or parse_iso_date_or_time(operand) is not None:
         return ""
     return (
         f" takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {get_type_name(operand)} {quote(operand)}"
@@ -142,14 +142,14 @@ def _explain_bad_limit(operand: object) -> str:
 def _compare_order(name: str, operand: object, seen: ValueToCheck) -> Match:
     (words, holds), actual = _ORDER[name], seen.actual
     if objection := _explain_bad_limit(operand):
-        return Match(ValueMatchStatus.UNCLEAR, f"`{name}`{objection}")
-    moments = parse_time(actual), parse_time(operand)
+        return Match(MatcherOutcomeKind.UNCLEAR, f"`{name}`{objection}")
+    moments = parse_iso_date_or_time(actual), parse_iso_date_or_time(operand)
     comparable = (actual, operand) if _is_comparable_number(actual) and is_number(operand) else moments
     if None not in comparable:
         return Match.of(holds(*comparable), f"expected {words} {quote(operand)}, found {quote(actual)}")
     wanted = "a number" if is_number(operand) else "a date"
     found = f"{get_type_name(actual)} {quote(actual)}"
-    return Match(ValueMatchStatus.UNFIT, f"expected {wanted}, {words} {quote(operand)}; found {found}")
+    return Match(MatcherOutcomeKind.UNFIT, f"expected {wanted}, {words} {quote(operand)}; found {found}")
 
 
 for _name, (_words, _) in _ORDER.items():
@@ -170,12 +170,12 @@ _need_a_value, _need_a_matcher = map(_make_nonempty_list_check, ("value", "match
     "in", schema={"type": "array", "minItems": 1, "items": _JSON}, help="one of these values", objection=_need_a_value
 )
 def match_in(operand: list[object], seen: ValueToCheck) -> Match:
-    if any(are_equal(seen.actual, each) for each in operand):
-        return Match(ValueMatchStatus.HOLDS)
+    if any(are_json_equal(seen.actual, each) for each in operand):
+        return Match(MatcherOutcomeKind.HOLDS)
     nearly = next(
         (_describe_near_miss(each, seen.actual) for each in operand if is_equal_except_type(seen.actual, each)), ""
     )
-    outcome = ValueMatchStatus.MISTYPED if nearly else ValueMatchStatus.FAILS
+    outcome = MatcherOutcomeKind.MISTYPED if nearly else MatcherOutcomeKind.FAILS
     return Match(outcome, f"expected one of {quote(operand)}, found {quote(seen.actual)}{nearly}")
 
 
@@ -186,7 +186,7 @@ def strip_fence(text: str) -> str:
     return text
 
 
-def parse_json(actual: object) -> object:
+def parse_actual_value_as_json(actual: object) -> object:
     """Return a value, with a text parsed as JSON; ValueError if invalid."""
     if not isinstance(actual, str):
         return to_json(actual)
@@ -215,29 +215,29 @@ def _refuse_matcher(operand: object) -> str:
 )
 def match_equal_json(operand: object, seen: ValueToCheck) -> Match:
     try:
-        return match_literal_value(operand, ValueToCheck(parse_json(seen.actual), seen.scope))
+        return match_literal_value(operand, ValueToCheck(parse_actual_value_as_json(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
-        return Match(ValueMatchStatus.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
+        return Match(MatcherOutcomeKind.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
 
 
 @register_matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)
 def match_not(operand: object, seen: ValueToCheck) -> Match:
-    found = match(operand, seen)
-    if found.outcome is ValueMatchStatus.HOLDS:
+    found = apply_matcher_to_value(operand, seen)
+    if found.outcome is MatcherOutcomeKind.HOLDS:
         message = f"should not hold, and does: {quote(operand)}; it is {quote(seen.actual, 300)}"
-        return Match(ValueMatchStatus.FAILS, message)
-    if found.outcome is ValueMatchStatus.FAILS:
-        return Match(ValueMatchStatus.HOLDS, note=found.note)
-    return Match(ValueMatchStatus.UNCLEAR, f"cannot be denied: {found.message}")
+        return Match(MatcherOutcomeKind.FAILS, message)
+    if found.outcome is MatcherOutcomeKind.FAILS:
+        return Match(MatcherOutcomeKind.HOLDS, note=found.note)
+    return Match(MatcherOutcomeKind.UNCLEAR, f"cannot be denied: {found.message}")
 
 
 @register_matcher(
     "anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_need_a_matcher, raw=True
 )
 def match_any_of(operand: list[object], seen: ValueToCheck) -> Match:
-    return combine_alternative_matches(match(each, seen) for each in operand)
+    return combine_alternative_matches(apply_matcher_to_value(each, seen) for each in operand)
 
 
 @register_matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_need_a_matcher, raw=True)
 def match_all_of(operand: list[object], seen: ValueToCheck) -> Match:
-    return combine_required_matches(match(each, seen) for each in operand)
+    return combine_required_matches(apply_matcher_to_value(each, seen) for each in operand)

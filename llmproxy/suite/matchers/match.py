@@ -1,7 +1,7 @@
 """Values in matchers, definition of matchers, and combination of their findings.
 
 Values are independent of their source, but strict about their type: `to_json` converts a database's dates, decimals and
-UUIDs, so that a suite can name them. Of findings (`ValueMatchStatus`) `not` swaps HOLDS and FAILS; the others become
+UUIDs, so that a suite can name them. Of findings (`MatcherOutcomeKind`) `not` swaps HOLDS and FAILS; the others become
 UNCLEAR. So no matcher holds together with its negation, and an assertion that cannot be evaluated passes in no
 combination.
 """
@@ -68,13 +68,13 @@ def to_json(value: object) -> Any:
     return value if value is ABSENT or isinstance(value, (Unknown, float)) else stored_as_plain(value, ColumnType.TEXT)
 
 
-def are_equal(left: object, right: object) -> bool:
+def are_json_equal(left: object, right: object) -> bool:
     """Return whether two values are equal with their types: 1 equals 1.0, true does not equal 1, "1" does not equal 1.
 
     Dates, UUIDs and decimals equal their texts and numbers; two times are equal in any time zone.
     """
     if isinstance(left, (datetime, date)) or isinstance(right, (datetime, date)):
-        moments = parse_time(left), parse_time(right)
+        moments = parse_iso_date_or_time(left), parse_iso_date_or_time(right)
         return None not in moments and moments[0] == moments[1]
     if isinstance(left, UUID) or isinstance(right, UUID):
         texts = isinstance(left, (str, UUID)) and isinstance(right, (str, UUID))
@@ -86,9 +86,9 @@ def are_equal(left: object, right: object) -> bool:
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(are_equal(value, right[key]) for key, value in left.items())
+        return left.keys() == right.keys() and all(are_json_equal(value, right[key]) for key, value in left.items())
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(are_equal, left, right))
+        return len(left) == len(right) and all(map(are_json_equal, left, right))
     if isinstance(left, str) and isinstance(right, str):
         return to_nfc(left) == to_nfc(right)
     return left == right and (type(left) is type(right) or (is_number(left) and is_number(right)))
@@ -120,7 +120,7 @@ def _to_decimal(value: object) -> Decimal:
     return value if isinstance(value, Decimal) else Decimal(repr(value))
 
 
-def parse_time(value: object) -> datetime | None:
+def parse_iso_date_or_time(value: object) -> datetime | None:
     """Return the time of a date or an ISO 8601 text (a day: its midnight, UTC); None for anything else."""
     if isinstance(value, datetime):
         return value if value.tzinfo else value.replace(tzinfo=UTC)
@@ -157,7 +157,7 @@ def quote(value: object, width: int = 120) -> str:
     return "nothing" if value is ABSENT else format_clipped_json(to_json(value), width)
 
 
-def get_path(value: object, path: str) -> Any:
+def get_value_at_dotted_path(value: object, path: str) -> Any:
     """Return the value at a dotted path (``task.tags[0]`` or ``task.tags.0``) of JSON; ABSENT if there is none.
 
     A key equal to the whole path, or the rest of it, takes precedence. `$` is the whole, and may precede the path. A
@@ -174,7 +174,7 @@ def get_path(value: object, path: str) -> Any:
         lost: object = ABSENT
         for at in range(len(path) - 1, 0, -1):
             if path[at] in ".[" and path[:at] in value:
-                found = get_path(value[path[:at]], path[at:].removeprefix("."))
+                found = get_value_at_dotted_path(value[path[:at]], path[at:].removeprefix("."))
                 if found is not ABSENT and not isinstance(found, Unknown):
                     return found
                 lost = found if lost is ABSENT else lost
@@ -184,7 +184,7 @@ def get_path(value: object, path: str) -> Any:
         head = index[1] if index else re.split(r"[.\[]", path, maxsplit=1)[0]
         if head.isdecimal():
             rest = path[index.end() if index else len(head) :].removeprefix(".")
-            return get_path(value[int(head)], rest) if int(head) < len(value) else ABSENT
+            return get_value_at_dotted_path(value[int(head)], rest) if int(head) < len(value) else ABSENT
         if any(isinstance(each, (Mapping, list, tuple)) for each in value):
             return Unknown(f"{head!r} is looked for in a list of {len(value)}: say in which item, such as [0].{path}")
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
@@ -192,13 +192,13 @@ def get_path(value: object, path: str) -> Any:
     return ABSENT
 
 
-def explain_bad_path(path: str) -> str:
+def explain_invalid_json_path(path: str) -> str:
     """Return why a path can never be followed, or "": assertions on a missing value would hold."""
     found = _SEARCHES.search(path)
     return f"{path!r} is a path that is not understood here, from {path[found.start() :]!r} on" if found else ""
 
 
-class ValueMatchStatus(Enum):
+class MatcherOutcomeKind(Enum):
     HOLDS = "holds"
     FAILS = "fails"
     UNFIT = "unfit"  # the matcher cannot judge the value's kind (`gt` of a text): a failure, and so is its negation
@@ -208,14 +208,14 @@ class ValueMatchStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    outcome: ValueMatchStatus
+    outcome: MatcherOutcomeKind
     message: str = ""
     note: str = ""
     """Remark even if it holds: compared as text."""
 
     @classmethod
     def of(cls, holds: bool, message: str) -> Match:  # noqa: FBT001 (the answer itself)
-        return cls(ValueMatchStatus.HOLDS) if holds else cls(ValueMatchStatus.FAILS, message)
+        return cls(MatcherOutcomeKind.HOLDS) if holds else cls(MatcherOutcomeKind.FAILS, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,12 +255,12 @@ def register_matcher(
     return register
 
 
-def match(expected: object, seen: ValueToCheck) -> Match:
+def apply_matcher_to_value(expected: object, seen: ValueToCheck) -> Match:
     """Return the finding of a matcher as written: a plain value means equality, all keys of a mapping must hold."""
     if not isinstance(expected, Mapping):
         return apply_named_matcher(choose_eq_or_ref(expected, seen.scope), expected, seen)
     if not (names := [name for name in expected if name not in MODIFIERS]):
-        return Match(ValueMatchStatus.UNCLEAR, "nothing is asserted: the matcher has no key")
+        return Match(MatcherOutcomeKind.UNCLEAR, "nothing is asserted: the matcher has no key")
     beside = {name: value for name, value in expected.items() if name in MODIFIERS}
     return combine_required_matches(
         apply_named_matcher(name, expected[name], ValueToCheck(seen.actual, seen.scope, beside)) for name in names
@@ -274,30 +274,34 @@ def choose_eq_or_ref(expected: object, scope: CaseVariables) -> str:
 
 def apply_named_matcher(name: str, operand: object, seen: ValueToCheck) -> Match:
     if (known := REGISTRY.get(name)) is None:
-        return Match(ValueMatchStatus.UNCLEAR, f"there is no matcher `{name}`")
+        return Match(MatcherOutcomeKind.UNCLEAR, f"there is no matcher `{name}`")
     if isinstance(seen.actual, Unknown) and name not in {"anyOf", "allOf", "not"}:
-        return Match(ValueMatchStatus.UNCLEAR, f"the value is not known: {seen.actual.reason}")
+        return Match(MatcherOutcomeKind.UNCLEAR, f"the value is not known: {seen.actual.reason}")
     try:
         found = known.rule(operand if known.raw else seen.scope.resolve_value(operand), seen)
     except StepError as error:
-        return Match(ValueMatchStatus.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
+        return Match(MatcherOutcomeKind.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
     except Exception as error:  # noqa: BLE001 - whatever breaks, it was not evaluated
-        return Match(ValueMatchStatus.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
-    doubtful = ValueMatchStatus.HOLDS if name == "notContains" else ValueMatchStatus.FAILS
-    if found.outcome is doubtful and name not in _UNAFFECTED and (hidden := explain_inconclusive_match(seen.actual)):
-        outcome = ValueMatchStatus.UNCLEAR if name == "notContains" else ValueMatchStatus.UNFIT
+        return Match(MatcherOutcomeKind.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
+    doubtful = MatcherOutcomeKind.HOLDS if name == "notContains" else MatcherOutcomeKind.FAILS
+    if (
+        found.outcome is doubtful
+        and name not in _UNAFFECTED
+        and (hidden := explain_match_on_redacted_value(seen.actual))
+    ):
+        outcome = MatcherOutcomeKind.UNCLEAR if name == "notContains" else MatcherOutcomeKind.UNFIT
         return Match(outcome, "; ".join(filter(None, [found.message, hidden])))
     return found
 
 
-def explain_inconclusive_match(value: object) -> str:
+def explain_match_on_redacted_value(value: object) -> str:
     """Return why it is not known whether a value lacks something: a placeholder is in it; empty if none is."""
     return "llmproxy replaced a secret here, so a match cannot be ruled out" if STANDS_IN.search(str(value)) else ""
 
 
-_UNDECIDED = (ValueMatchStatus.UNCLEAR, ValueMatchStatus.UNFIT, ValueMatchStatus.MISTYPED)
-_WORST_OF_ALL = (ValueMatchStatus.FAILS, *_UNDECIDED, ValueMatchStatus.HOLDS)
-_BEST_OF_ANY = (ValueMatchStatus.HOLDS, *_UNDECIDED, ValueMatchStatus.FAILS)
+_UNDECIDED = (MatcherOutcomeKind.UNCLEAR, MatcherOutcomeKind.UNFIT, MatcherOutcomeKind.MISTYPED)
+_WORST_OF_ALL = (MatcherOutcomeKind.FAILS, *_UNDECIDED, MatcherOutcomeKind.HOLDS)
+_BEST_OF_ANY = (MatcherOutcomeKind.HOLDS, *_UNDECIDED, MatcherOutcomeKind.FAILS)
 
 
 def combine_required_matches(found: Iterable[Match]) -> Match:
@@ -308,7 +312,7 @@ def combine_alternative_matches(found: Iterable[Match]) -> Match:
     return _combine_by_outcome_order(list(found), _BEST_OF_ANY, "; and ")
 
 
-def _combine_by_outcome_order(each: list[Match], order: Sequence[ValueMatchStatus], glue: str) -> Match:
+def _combine_by_outcome_order(each: list[Match], order: Sequence[MatcherOutcomeKind], glue: str) -> Match:
     outcome = min((one.outcome for one in each), key=order.index)
     messages = dict.fromkeys(one.message for one in each if one.outcome is outcome and one.message)
     return Match(outcome, glue.join(messages), "; ".join(dict.fromkeys(one.note for one in each if one.note)))

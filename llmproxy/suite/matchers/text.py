@@ -18,18 +18,18 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from llmproxy.advice import install_command
+from llmproxy.advice import build_install_command
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.errors import MachineError
-from llmproxy.suite.matchers.compare import parse_json
+from llmproxy.suite.matchers.compare import parse_actual_value_as_json
 from llmproxy.suite.matchers.match import (
     ABSENT,
     Match,
-    ValueMatchStatus,
+    MatcherOutcomeKind,
     ValueToCheck,
-    are_equal,
+    are_json_equal,
     get_type_name,
-    parse_time,
+    parse_iso_date_or_time,
     quote,
     register_matcher,
     to_json,
@@ -108,7 +108,7 @@ def _contains_part(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:
         texts = [to_nfc(each) for each in actual if isinstance(each, str)]
         part = to_nfc(word)
         return part.casefold() in map(str.casefold, texts) if ignore_case else part in texts
-    return any(are_equal(each, word) for each in actual)
+    return any(are_json_equal(each, word) for each in actual)
 
 
 def _describe_near_text(actual: object, word: object, *, ignore_case: bool) -> str:
@@ -137,16 +137,16 @@ def _match_contained_values(name: str, operand: object, seen: ValueToCheck) -> M
     if not isinstance(actual, (str, list, Mapping)):
         is_now = f"{get_type_name(actual)}: {quote(actual)}"
         said = f"`{name}` looks into a text, a list or an object, and the value is {is_now}"
-        return Match(ValueMatchStatus.UNFIT, said)
+        return Match(MatcherOutcomeKind.UNFIT, said)
     if operand == []:
-        return Match(ValueMatchStatus.UNCLEAR, f"`{name}`: an empty list asserts nothing")
+        return Match(MatcherOutcomeKind.UNCLEAR, f"`{name}`: an empty list asserts nothing")
     present: list[Any] = []
     missing: list[Any] = []
     for word in map(to_json, _to_list(operand)):
         has = None if word == "" else _contains_part(actual, word, ignore_case=seen.ignores_case)
         if has is None:
             why = "an empty text is in every text" if word == "" else f"cannot look for {get_type_name(word)} in a text"
-            return Match(ValueMatchStatus.UNCLEAR, f"`{name}`: {why}")
+            return Match(MatcherOutcomeKind.UNCLEAR, f"`{name}`: {why}")
         (present if has else missing).append(word)
     hints = [_describe_near_text(actual, word, ignore_case=seen.ignores_case) for word in missing]
     told = ", ".join(f"{quote(word)} is not in it{hint}" for word, hint in zip(missing, hints, strict=True))
@@ -170,7 +170,9 @@ def compile_pattern(pattern: str, flags: str = "") -> Any:
     try:
         import regex
     except ImportError as error:  # pragma: no cover (the extra brings it)
-        raise MachineError("matching patterns needs the package `regex`", hint=install_command("runner")) from error
+        raise MachineError(
+            "matching patterns needs the package `regex`", hint=build_install_command("runner")
+        ) from error
     if len(pattern) > _LONGEST:
         raise StepError(f"the pattern has {len(pattern)} characters, at most {_LONGEST} are taken")
     wanted = regex.VERSION0
@@ -231,10 +233,10 @@ def match_regex(operand: object, seen: ValueToCheck) -> Match:
     actual = to_json(seen.actual)
     if missing_value := _describe_null_or_absent(seen):
         message = f"expected a text that matches {quote(operand)}, and there is {missing_value}"
-        return Match(ValueMatchStatus.FAILS, message)
+        return Match(MatcherOutcomeKind.FAILS, message)
     if isinstance(actual, (bool, list, Mapping)):
         message = f"`regex` looks into a text, and the value is {get_type_name(actual)}: {quote(actual)}"
-        return Match(ValueMatchStatus.UNFIT, message)
+        return Match(MatcherOutcomeKind.UNFIT, message)
     flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.ignores_case else "")
     text = str(actual)
     missing = [pattern for pattern in _to_list(operand) if not is_pattern_found(pattern, text, flags)]
@@ -252,7 +254,7 @@ def _check_full_match(text: str, rule: str) -> str:
 
 
 def _require_date_time(text: str) -> None:
-    if "T" not in text.upper() or parse_time(text.upper()) is None:
+    if "T" not in text.upper() or parse_iso_date_or_time(text.upper()) is None:
         raise ValueError(text)
     _check_full_match(text[-6:], r".*([Zz]|[+-]\d\d:\d\d)")
 
@@ -423,11 +425,11 @@ def match_json_schema(operand: dict[str, Any], seen: ValueToCheck) -> Match:
     from referencing import Registry
 
     try:
-        value = parse_json(seen.actual)
+        value = parse_actual_value_as_json(seen.actual)
     except (ValueError, RecursionError) as error:
-        return Match(ValueMatchStatus.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
+        return Match(MatcherOutcomeKind.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
     if value is ABSENT:
-        return Match(ValueMatchStatus.UNFIT, "expected JSON, and there is no value")
+        return Match(MatcherOutcomeKind.UNFIT, "expected JSON, and there is no value")
 
     def pattern(_: object, wanted: str, instance: object, __: object) -> Any:
         if isinstance(instance, str) and not is_pattern_found(wanted, instance):

@@ -26,10 +26,10 @@ _TALKS = ("chat", "simulate")
 
 
 def list_capture_names(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
-    items = filter_mappings_in_list(scenario.get("setup"))
-    for step in filter_mappings_in_list(scenario.get("steps")):
+    items = keep_only_dicts_of_list(scenario.get("setup"))
+    for step in keep_only_dicts_of_list(scenario.get("steps")):
         for several in (step.get("setup"), step.get("created"), [step.get("verify")]):
-            items += filter_mappings_in_list(several)
+            items += keep_only_dicts_of_list(several)
     found: dict[str, YamlPlace | None] = {}
     for item in items:
         if isinstance(name := item.get("as"), str):
@@ -37,7 +37,7 @@ def list_capture_names(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | Non
     return found
 
 
-def filter_mappings_in_list(value: object) -> list[Mapping[str, Any]]:
+def keep_only_dicts_of_list(value: object) -> list[Mapping[str, Any]]:
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 
@@ -218,10 +218,10 @@ class ScenarioVariableChecker:
         # `mock` counts before anything is captured.
         self.check_text(scenario.get("mock"), get_yaml_place(scenario, "mock"), sure=True)
         self.check_nested_references(scenario.get("usage"), get_yaml_place(scenario, "usage"))
-        for item in filter_mappings_in_list(scenario.get("setup")):
+        for item in keep_only_dicts_of_list(scenario.get("setup")):
             self.check_setup_references(item)
         labels: dict[str, YamlPlace | None] = {}
-        for step in filter_mappings_in_list(scenario.get("steps")):
+        for step in keep_only_dicts_of_list(scenario.get("steps")):
             label, at = step.get("label"), get_yaml_place(step, "label")
             if isinstance(label, str) and label in labels:
                 message = f"the label `{label}` stands here twice, first at {labels[label]}"
@@ -229,7 +229,7 @@ class ScenarioVariableChecker:
             elif isinstance(label, str):
                 labels[label] = at
             self.check_step(step, scenario.get("observe"))
-        for item in filter_mappings_in_list(scenario.get("teardown")):
+        for item in keep_only_dicts_of_list(scenario.get("teardown")):
             self.check_text(item.get("id"), get_yaml_place(item, "id"), sure=True)
             self.check_field_matchers(item.get("filters"))
 
@@ -242,7 +242,7 @@ class ScenarioVariableChecker:
         if kind in _TALKS:
             self.check_talk(step, kind, observe)
         elif kind == "setup":
-            for item in filter_mappings_in_list(step["setup"]):
+            for item in keep_only_dicts_of_list(step["setup"]):
                 self.check_setup_references(item)
         elif kind in {"verify", "wait"} and isinstance(step[kind], Mapping):
             look = step[kind]
@@ -284,7 +284,7 @@ class ScenarioVariableChecker:
         for key in ("tools", "serverTools", "totalToolCalls", "usage", "messageProcessing"):
             self.check_nested_references(step.get(key), get_yaml_place(step, key))
         self.check_response(step.get("response"))
-        rows = filter_mappings_in_list(step.get("created"))
+        rows = keep_only_dicts_of_list(step.get("created"))
         for created in rows:
             self.check_field_matchers(created.get("fields"))
             self.check_text(created.get("count"), get_yaml_place(created, "count"))

@@ -24,7 +24,7 @@ from llmproxy.suite.matchers.match import quote
 from llmproxy.suite.matchers.variables import CaseVariables, StepError, strip_dollar
 from llmproxy.suite.reading.declaration_checks import (
     ScenarioVariableChecker,
-    filter_mappings_in_list,
+    keep_only_dicts_of_list,
     list_capture_names,
 )
 from llmproxy.suite.reading.shared_parts import (
@@ -37,7 +37,7 @@ from llmproxy.suite.reading.shared_parts import (
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.suite.schema.base_nodes import collect_validation_errors
 from llmproxy.suite.schema.suite import ABOUT_WIRE, Defaults, Scenario, Suite
-from llmproxy.yaml_reader import Map, Problems, YamlList, YamlPlace, get_yaml_place, read_yaml_file
+from llmproxy.yaml_reader import Problems, YamlList, YamlMapping, YamlPlace, get_yaml_place, read_yaml_file
 
 _ASSERTING = (*ABOUT_WIRE, "response", "created")
 _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
@@ -63,22 +63,22 @@ def _format_scalar_or_empty(value: object) -> str:
 
 
 def _drop_parameter_set_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not isinstance(parameters, Map):
+    if not isinstance(parameters, YamlMapping):
         return {name: value for name, value in parameters.items() if name != "id"}
     made = parameters.copy_with_places()
     made.pop("id", None)
     return made
 
 
-def _convert_matrix_to_parametrize(raw: Map, problems: Problems) -> Map | None:
+def _convert_matrix_to_parametrize(raw: YamlMapping, problems: Problems) -> YamlMapping | None:
     """Return a scenario whose `parametrize` has a set for each cell of its `matrix`; None if it is invalid."""
     if (matrix := raw.get("matrix")) is None:
         return raw
     at = get_yaml_place(raw, "matrix", key=True) or raw.place
     axes = _read_axes(matrix, problems)
     sets = raw.get("parametrize")
-    known = [Map(at)] if sets is None else sets
-    if not axes or not isinstance(known, list) or not known or not all(isinstance(each, Map) for each in known):
+    known = [YamlMapping(at)] if sets is None else sets
+    if not axes or not isinstance(known, list) or not known or not all(isinstance(each, YamlMapping) for each in known):
         return None  # the schema says why
     names = [_name_axis_values(values) for _, values in axes]
     own = name_data_cases(known, _format_scalar_or_empty) if sets else [""]
@@ -108,7 +108,7 @@ def _convert_matrix_to_parametrize(raw: Map, problems: Problems) -> Map | None:
 
 
 def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, YamlList]]:
-    if not isinstance(matrix, Map):
+    if not isinstance(matrix, YamlMapping):
         return []  # the schema says so
     found = []
     for name, values in matrix.items():
@@ -129,8 +129,8 @@ def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, YamlList]]
 
 
 def _inline_parametrize_file(
-    raw: Map, path: Path, variables: object, problems: Problems, doubts: Problems
-) -> tuple[Map, Path | None]:
+    raw: YamlMapping, path: Path, variables: object, problems: Problems, doubts: Problems
+) -> tuple[YamlMapping, Path | None]:
     """Return a scenario with the rows of its `parametrize` file, and that file; else unchanged."""
     said = raw.get("parametrize")
     if not isinstance(said, str):
@@ -146,7 +146,7 @@ def _inline_parametrize_file(
         return made, file
     for each in found:
         line = YamlPlace(show_path(file), each.line, 1)
-        row = Map(line)
+        row = YamlMapping(line)
         for name, value in each.values.items():
             row.put(name, value, line, line)
         rows.put(row, line)
@@ -156,9 +156,9 @@ def _inline_parametrize_file(
     return made, file
 
 
-def _pick_one_per_shape(sets: list[Map]) -> list[Map]:
+def _pick_one_per_shape(sets: list[YamlMapping]) -> list[YamlMapping]:
     """Return one set of each kind: equal columns with values of equal shapes are equivalent for checks."""
-    found: dict[object, Map] = {}
+    found: dict[object, YamlMapping] = {}
     for number, each in enumerate(sets):
         text = "".join(str(value) for value in each.values())
         found.setdefault(number if "$" in text else _get_value_shape(each), each)
@@ -184,8 +184,8 @@ def _get_value_shape(value: object) -> object:
     return type(value)
 
 
-def find_probable_scenario_mistakes(scenario: Map, doubts: Problems) -> None:
-    steps = filter_mappings_in_list(scenario.get("steps"))
+def find_probable_scenario_mistakes(scenario: YamlMapping, doubts: Problems) -> None:
+    steps = keep_only_dicts_of_list(scenario.get("steps"))
     if steps and not any(_has_assertions(step) for step in steps) and "usage" not in scenario:
         doubts.add(
             get_yaml_place(scenario, "steps", key=True),
@@ -194,21 +194,21 @@ def find_probable_scenario_mistakes(scenario: Map, doubts: Problems) -> None:
     text = repr(scenario)
     # Unused names in a setup are often for readers.
     for item in (
-        each for step in steps for each in [*filter_mappings_in_list(step.get("created")), step.get("verify")]
+        each for step in steps for each in [*keep_only_dicts_of_list(step.get("created")), step.get("verify")]
     ):
         if isinstance(item, Mapping) and isinstance(item.get("as"), str):
             bare = strip_dollar(item["as"])
             if f"${bare}" not in text.replace(f"'as': '${bare}'", "") and f"${{{bare}" not in text:
                 doubts.add(get_yaml_place(item, "as"), f"${bare} is captured and never used")
     for step in steps:
-        for name in step["tools"] if isinstance(step.get("tools"), Map) else ():
+        for name in step["tools"] if isinstance(step.get("tools"), YamlMapping) else ():
             if name in _NOT_TOOLS:
                 at = get_yaml_place(step["tools"], name, key=True)
                 doubts.add(at, f"`{name}` is taken for the name of a tool here", "`totalToolCalls` counts all calls")
     for node in _walk_maps(scenario):
         _warn_of_unsatisfiable_comparison(node, doubts)
     sets = scenario.get("parametrize")
-    if isinstance(sets, list) and len({frozenset(each) - {"id"} for each in sets if isinstance(each, Map)}) > 1:
+    if isinstance(sets, list) and len({frozenset(each) - {"id"} for each in sets if isinstance(each, YamlMapping)}) > 1:
         doubts.add(
             get_yaml_place(scenario, "parametrize", key=True), "the sets of `parametrize` do not have the same names"
         )
@@ -217,20 +217,20 @@ def find_probable_scenario_mistakes(scenario: Map, doubts: Problems) -> None:
 def _has_assertions(step: Mapping[str, Any]) -> bool:
     if "chat" not in step and "simulate" not in step:
         return any(key in step for key in ("verify", "judge")) or (
-            isinstance(step.get("wait"), Map) and "until" in step["wait"]
+            isinstance(step.get("wait"), YamlMapping) and "until" in step["wait"]
         )
     # A simulated user without criteria says in the end whether the goal was reached.
     return "simulate" in step or any(step.get(key, False) is not False for key in _ASSERTING)
 
 
-def _walk_maps(value: object) -> Iterator[Map]:
-    if isinstance(value, Map):
+def _walk_maps(value: object) -> Iterator[YamlMapping]:
+    if isinstance(value, YamlMapping):
         yield value
-    for each in value.values() if isinstance(value, Map) else value if isinstance(value, list) else ():
+    for each in value.values() if isinstance(value, YamlMapping) else value if isinstance(value, list) else ():
         yield from _walk_maps(each)
 
 
-def _warn_of_unsatisfiable_comparison(node: Map, doubts: Problems) -> None:
+def _warn_of_unsatisfiable_comparison(node: YamlMapping, doubts: Problems) -> None:
     numbers = {key: node[key] for key in ("gt", "gte", "lt", "lte") if isinstance(node.get(key), (int, float))}
     low = max((numbers[key] for key in ("gt", "gte") if key in numbers), default=None)
     high = min((numbers[key] for key in ("lt", "lte") if key in numbers), default=None)
@@ -286,22 +286,22 @@ class LoadedSuites:
     ids: dict[str, YamlPlace | None] = field(default_factory=dict)
 
     def load_file(self, path: Path) -> None:
-        bare: list[Map] = []
+        bare: list[YamlMapping] = []
         for document in self.read_documents(path):
             if "scenarios" in document:
                 self.load_suite(document, path)
             else:
                 bare.append(document)
         if bare:
-            made = Map(bare[0].place)
+            made = YamlMapping(bare[0].place)
             for key, value in (("name", path.stem.removesuffix(".suite")), ("scenarios", bare)):
                 made.put(key, value, bare[0].place, bare[0].place)
             self.load_suite(made, path)
 
-    def read_documents(self, path: Path) -> Iterator[Map]:
+    def read_documents(self, path: Path) -> Iterator[YamlMapping]:
         self.files[path] = None
         for value, place in read_yaml_file(path, self.problems, show_path(path), self.warnings, empty_hint=_EMPTY):
-            if not isinstance(value, Map):
+            if not isinstance(value, YamlMapping):
                 what = "a list" if isinstance(value, list) else "a plain value"
                 hint = "a suite lists them below `scenarios:`" if isinstance(value, list) else ""
                 self.problems.add(place, f"this is {what}, neither a suite nor a scenario", hint)
@@ -313,19 +313,19 @@ class LoadedSuites:
             else:
                 yield value
 
-    def load_suite(self, document: Map, path: Path) -> None:
+    def load_suite(self, document: YamlMapping, path: Path) -> None:
         whole = merge_included_suite_parts(document, path, self.problems, self.files)
         defaults, variables = self.get_suite_defaults_if_valid(whole), whole.get("vars")
         base = whole.get("baseDir", ".")
         folder = path.parent / base if isinstance(base, str) else path.parent
-        entries, taken, made = whole["scenarios"], list[str | Scenario](), list[tuple[Scenario, Path, Map]]()
+        entries, taken, made = whole["scenarios"], list[str | Scenario](), list[tuple[Scenario, Path, YamlMapping]]()
         read = {path.resolve()}
         for i, entry in enumerate(entries if isinstance(entries, list) else []):
             if isinstance(entry, str):
                 taken.append(entry)
                 found = self.read_scenario_files(folder, entry, get_yaml_place(entries, i) or document.place, read)
             else:
-                found = [(entry, path)] if isinstance(entry, Map) else []
+                found = [(entry, path)] if isinstance(entry, YamlMapping) else []
                 if not found:
                     self.problems.add(
                         get_yaml_place(entries, i),
@@ -337,7 +337,7 @@ class LoadedSuites:
                 if data is not None:
                     self.files[data] = None
                 matrix, at = raw.get("matrix"), get_yaml_place(raw, "matrix")
-                names = matrix if isinstance(matrix, Map) else ()
+                names = matrix if isinstance(matrix, YamlMapping) else ()
                 axes = {name: get_yaml_place(matrix, name, key=True) or at for name in names}
                 _warn_of_unused_names(raw, axes, "axis", variables, self.warnings)
                 expanded = _convert_matrix_to_parametrize(raw, self.problems)
@@ -349,7 +349,7 @@ class LoadedSuites:
                     self.register_scenario_id(raw["id"], get_yaml_place(raw, "id"))
                 if scenario is not None:
                     made.append((scenario, where, filled))
-                    taken += [scenario] if isinstance(entry, Map) else []
+                    taken += [scenario] if isinstance(entry, YamlMapping) else []
         whole["scenarios"] = taken or (["?"] if isinstance(entries, list) and entries else entries)
         if (suite := self.validate_model(Suite, whole)) is not None:
             self.suites.append(suite)
@@ -364,9 +364,9 @@ class LoadedSuites:
 
     def read_scenario_files(
         self, folder: Path, entry: str, at: YamlPlace | None, read: set[Path]
-    ) -> list[tuple[Map, Path]]:
+    ) -> list[tuple[YamlMapping, Path]]:
         """Read the scenarios of an entry's files, without those already read or the suite's own."""
-        made: list[tuple[Map, Path]] = []
+        made: list[tuple[YamlMapping, Path]] = []
         for path in find_files_of_scenarios_entry(folder, entry, at, self.problems):
             if path.resolve() in read:
                 continue
@@ -380,24 +380,24 @@ class LoadedSuites:
                     made.append((document, path))
         return made
 
-    def get_suite_defaults_if_valid(self, suite: Map) -> Map | None:
+    def get_suite_defaults_if_valid(self, suite: YamlMapping) -> YamlMapping | None:
         given = suite.get("defaults")
         quiet = Problems()
         try:
             Defaults.model_validate(given, context=quiet)
         except ValidationError:
             return None
-        return given if isinstance(given, Map) and not quiet else None
+        return given if isinstance(given, YamlMapping) and not quiet else None
 
-    def validate_scenario(self, raw: Map, variables: object, *, known: bool = True) -> Scenario | None:
+    def validate_scenario(self, raw: YamlMapping, variables: object, *, known: bool = True) -> Scenario | None:
         """Validate a scenario; if its sets of parameters are `known`, check its steps with each of them."""
         sets = raw.get("parametrize")
-        usable = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else []
+        usable = [each for each in sets if isinstance(each, YamlMapping)] if isinstance(sets, list) else []
         named = {name for each in usable for name in each}
-        for parameters in (_pick_one_per_shape(usable) or [Map(raw.place)]) if known else ():
+        for parameters in (_pick_one_per_shape(usable) or [YamlMapping(raw.place)]) if known else ():
             flow = ScenarioVariableChecker(self.problems, self.warnings)
             for part in (variables, raw.get("vars")):
-                if isinstance(part, Map):
+                if isinstance(part, YamlMapping):
                     flow.add_variables(part, sure=True)
             flow.add_variables(_drop_parameter_set_id(parameters))
             flow.of_data = bool(usable)
@@ -406,7 +406,7 @@ class LoadedSuites:
         find_probable_scenario_mistakes(raw, self.warnings)
         return self.validate_model(Scenario, raw)
 
-    def validate_model[Model: (Suite, Scenario)](self, model: type[Model], raw: Map) -> Model | None:
+    def validate_model[Model: (Suite, Scenario)](self, model: type[Model], raw: YamlMapping) -> Model | None:
         before = len(self.problems)
         try:
             made = model.model_validate(raw, context=self.problems)
@@ -417,7 +417,9 @@ class LoadedSuites:
             return None
         return made if len(self.problems) == before else None
 
-    def expand_scenario_into_cases(self, scenario: Scenario, raw: Map, suite: Suite, path: Path, folder: Path) -> None:
+    def expand_scenario_into_cases(
+        self, scenario: Scenario, raw: YamlMapping, suite: Suite, path: Path, folder: Path
+    ) -> None:
         names = frozenset(list_capture_names(raw))
         base = {**suite.vars, **scenario.vars}
         sets = scenario.parametrize

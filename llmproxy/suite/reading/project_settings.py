@@ -88,7 +88,7 @@ def _check_toml_table(table: object, path: Path) -> dict[str, Any]:
     return dict(table)
 
 
-def parse_agent_or_store_spec(text: str, flag: str) -> Mapping[str, Any]:
+def parse_agent_or_store_flag_value(text: str, flag: str) -> Mapping[str, Any]:
     """Read an agent (address, YAML, ``module:function``, command) or store (address, YAML). Raises SuiteError."""
     if flag == "--agent" and not re.match(r"\s*([{[]|\w+:\s)", text):
         return _agent_flag_to_mapping(text.strip())

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.schema.base_nodes import collect_validation_errors
 from llmproxy.suite.schema.suite import IncludedPart
-from llmproxy.yaml_reader import Map, Problems, YamlList, YamlPlace, get_yaml_place, read_yaml_file
+from llmproxy.yaml_reader import Problems, YamlList, YamlMapping, YamlPlace, get_yaml_place, read_yaml_file
 
 SUITES = ("suite.yaml", "suite.yml", "*.suite.yaml", "*.suite.yml")
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages"})
@@ -81,8 +81,8 @@ def _suggest_file(path: Path) -> str:
 
 
 def merge_included_suite_parts(
-    suite: Map, path: Path, problems: Problems, files: dict[Path, None], chain: tuple[Path, ...] = ()
-) -> Map:
+    suite: YamlMapping, path: Path, problems: Problems, files: dict[Path, None], chain: tuple[Path, ...] = ()
+) -> YamlMapping:
     """Return the suite with its included parts; its own content takes precedence, then the last included file.
 
     `path` is its file; `files` gets every file that is read; `chain` are the including files.
@@ -104,12 +104,12 @@ def merge_included_suite_parts(
     return made
 
 
-def _read_part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | None:
+def _read_part(path: Path, at: YamlPlace | None, problems: Problems) -> YamlMapping | None:
     if not path.is_file():
         problems.add(at, f"there is no file {show_path(path)} to include")
         return None
     documents = read_yaml_file(path, problems, show_path(path))
-    if len(documents) != 1 or not isinstance(documents[0][0], Map):
+    if len(documents) != 1 or not isinstance(documents[0][0], YamlMapping):
         if documents:
             problems.add(
                 documents[-1][1], "a file to include is one mapping", f"it takes {', '.join(IncludedPart.known_keys())}"
@@ -122,15 +122,15 @@ def _read_part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | No
     return documents[0][0]
 
 
-def _merge_part_into_suite(suite: Map, part: Map) -> None:
+def _merge_part_into_suite(suite: YamlMapping, part: YamlMapping) -> None:
     for key, value in part.items():
         if key == "include" or key not in IncludedPart.known_keys():
             continue
         mine = suite.get(key)
         if key not in suite:
             suite.put(key, value, part.keys_at[key], part.values_at[key])
-        elif key in _MERGED and isinstance(mine, Map) and isinstance(value, Map):
-            both = Map(mine.place)
+        elif key in _MERGED and isinstance(mine, YamlMapping) and isinstance(value, YamlMapping):
+            both = YamlMapping(mine.place)
             for source in (value, mine):  # what is included comes first, so that variables may build on it
                 for name in source:
                     first, second = both.get(name), source[name]
@@ -151,7 +151,7 @@ def _join_lists(first: YamlList, second: YamlList) -> YamlList:
     return made
 
 
-def apply_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
+def apply_defaults(scenario: YamlMapping, defaults: YamlMapping | None, tags: object) -> YamlMapping:
     """Return a scenario with the suite's defaults applied; `defaults` must be valid."""
     made = scenario.copy_with_places()
     for key in _SCENARIO:
@@ -165,51 +165,52 @@ def apply_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
         steps = YamlList(made["steps"].place)
         for i, step in enumerate(made["steps"]):
             steps.put(
-                _copy_step_with_defaults(step, defaults) if isinstance(step, Map) else step, made["steps"].items_at[i]
+                _copy_step_with_defaults(step, defaults) if isinstance(step, YamlMapping) else step,
+                made["steps"].items_at[i],
             )
         made["steps"] = steps
     return made
 
 
-def _copy_step_with_defaults(step: Map, defaults: Map | None) -> Map:
+def _copy_step_with_defaults(step: YamlMapping, defaults: YamlMapping | None) -> YamlMapping:
     made = step.copy_with_places()
     if "chat" in made or "simulate" in made:
         _fill_key_from_defaults(made, "timeout", defaults, "stepTimeout")
         for key, name in (("response", "ignoreCase"), ("messageProcessing", "minEvidence")):
             inner = made.get(key)
-            if isinstance(inner, Map) and (key != "response" or inner.keys() & _TEXTS):
+            if isinstance(inner, YamlMapping) and (key != "response" or inner.keys() & _TEXTS):
                 made[key] = _copy_with_default(inner, name, defaults, name)
-    elif isinstance(made.get("wait"), Map) and not made["wait"].keys() & {"seconds", "ms"}:
+    elif isinstance(made.get("wait"), YamlMapping) and not made["wait"].keys() & {"seconds", "ms"}:
         waiting = _copy_with_default(made["wait"], "timeout", defaults, "waitTimeout")
         made["wait"] = _copy_with_default(waiting, "pollInterval", defaults, "pollInterval")
-    if isinstance(made.get("simulate"), Map):
+    if isinstance(made.get("simulate"), YamlMapping):
         made["simulate"] = _copy_with_default(made["simulate"], "model", defaults, "simulatorModel")
     if "judge" in made:
         made["judge"] = _copy_judge_with_defaults(made, defaults)
-    elif isinstance(made.get("response"), Map) and "judge" in made["response"]:
+    elif isinstance(made.get("response"), YamlMapping) and "judge" in made["response"]:
         made["response"] = made["response"].copy_with_places()
         made["response"]["judge"] = _copy_judge_with_defaults(made["response"], defaults)
     return made
 
 
-def _copy_judge_with_defaults(node: Map, defaults: Map | None) -> object:
+def _copy_judge_with_defaults(node: YamlMapping, defaults: YamlMapping | None) -> object:
     said = node["judge"]
     if isinstance(said, (str, YamlList)) and defaults is not None and "judgeModel" in defaults:
         at = node.values_at["judge"]
-        criteria, said = said, Map(at)
+        criteria, said = said, YamlMapping(at)
         if isinstance(criteria, str):
             criteria = YamlList(at)
             criteria.put(node["judge"], at)
         said.put("criteria", criteria, at, at)
-    return _copy_with_default(said, "model", defaults, "judgeModel") if isinstance(said, Map) else said
+    return _copy_with_default(said, "model", defaults, "judgeModel") if isinstance(said, YamlMapping) else said
 
 
-def _copy_with_default(node: Map, key: str, defaults: Map | None, name: str) -> Map:
+def _copy_with_default(node: YamlMapping, key: str, defaults: YamlMapping | None, name: str) -> YamlMapping:
     made = node.copy_with_places()
     _fill_key_from_defaults(made, key, defaults, name)
     return made
 
 
-def _fill_key_from_defaults(node: Map, key: str, defaults: Map | None, name: str) -> None:
+def _fill_key_from_defaults(node: YamlMapping, key: str, defaults: YamlMapping | None, name: str) -> None:
     if defaults is not None and name in defaults and key not in node:
         node.put(key, defaults[name], defaults.keys_at[name], defaults.values_at[name])

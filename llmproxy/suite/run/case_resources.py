@@ -18,11 +18,11 @@ from typing import Any
 
 from llmproxy.core.forks.overrides import parse_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
-from llmproxy.protocol import format_sample_name
+from llmproxy.protocol import format_cassette_sample_name
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
-from llmproxy.scenario.running.agent_caller import Caller, detect_agent_run_variables
+from llmproxy.scenario.running.agent_caller import Caller, read_run_variables_from_agent_env
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionToOpen
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit
 from llmproxy.suite.checks.rows import (
@@ -30,19 +30,19 @@ from llmproxy.suite.checks.rows import (
     RowCheckContext,
     build_now_and_seed_env,
     load_reset_hook,
-    select_rows,
+    select_entity_rows_by_filters,
 )
 from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.run_context import (
     RejudgingSession,
     ReplayingAgentAdapter,
-    RunContext,
     RunsToRejudge,
-    list_scenario_entity_names,
+    SuiteRunContext,
+    list_store_entities_of_scenario,
 )
 from llmproxy.suite.run.step_context import (
-    RunConversationRegistry,
+    NamedConversationRegistry,
     StepContext,
     find_judge_and_user_upstreams,
     normalize_suite_faults,
@@ -135,10 +135,10 @@ class CaseResources:
     scope: CaseVariables
     """The run's variables; set when its session is asked for."""
 
-    def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
+    def __init__(self, run_context: SuiteRunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
         self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
-        self.user = format_sample_name(case.scenario.user_id or USER, self.sample)
+        self.user = format_cassette_sample_name(case.scenario.user_id or USER, self.sample)
         self.context: StepContext | None = None
         self._back: list[tuple[str, Callable[[], Awaitable[list[str] | None]]]] = []
         """Resources to close, the last one first, with their functions, which return errors."""
@@ -191,14 +191,14 @@ class CaseResources:
             )  # fmt: skip
             await run_in_thread_to_end(
                 lambda: cleaner.begin_run(
-                    _drop_other_scenarios_unknown_entities(store, names, list_scenario_entity_names(case.scenario))
+                    _drop_other_scenarios_unknown_entities(store, names, list_store_entities_of_scenario(case.scenario))
                 )
             )
             self._back.append(("the store", lambda: asyncio.to_thread(cleaner.clean_up)))
         agent = run_context.agent_for_case(case)
         if isinstance(agent, CommandAgent):  # with a fixed time and seed, unless its description sets others
             agent.env = {**build_now_and_seed_env(case.id, self.sample), **agent.env}
-        if session is not None and (declared := detect_agent_run_variables(agent)):
+        if session is not None and (declared := read_run_variables_from_agent_env(agent)):
             await session.declare_run_variables(declared)
         context = self._make_context(session, caller, agent, looking)
         if (hooks := case.suite.hooks) is not None:
@@ -235,7 +235,7 @@ class CaseResources:
         )  # fmt: skip
         # An agent that lives longer than a run may remember earlier conversations.
         fresh = run_context.recorded is None and not agent.in_process and not isinstance(agent, CommandAgent)
-        context.conversations = RunConversationRegistry(
+        context.conversations = NamedConversationRegistry(
             self.cassette, self.sample, context.create_conversation, fresh=fresh
         )
         return context
@@ -281,7 +281,7 @@ async def _run_teardown(context: StepContext, looking: RowCheckContext) -> list[
         if item.id is not None:
             store.delete(info.name, context.scope.resolve_value(item.id))
         if item.filters is not None:
-            for row in select_rows(store, info, item.filters, context.scope, looking.user):
+            for row in select_entity_rows_by_filters(store, info, item.filters, context.scope, looking.user):
                 store.delete(info.name, row[info.key])
 
     notes: list[str] = []

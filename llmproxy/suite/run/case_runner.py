@@ -31,26 +31,26 @@ from llmproxy.suite.checks.chat_step_assertions import (
     check_usage,
     evaluate_step_traffic_assertions,
     explain_unseen_traffic,
-    list_uncounted_hosted_tools,
+    list_hosted_tools_not_checked,
 )
 from llmproxy.suite.checks.row_checks import (
     check_created_rows,
-    check_verify_step,
+    run_verify_step_row_checks,
     take_row_snapshot_before_step,
     wait_until_rows_match,
 )
-from llmproxy.suite.checks.tools import find_never_offered_tools
+from llmproxy.suite.checks.tools import find_expected_tools_never_offered
 from llmproxy.suite.matchers.apply import all_assertions_hold, make_error_assertion, worst_status
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_resources import CaseResources
-from llmproxy.suite.run.run_context import RunContext, build_unjudged_assertion
+from llmproxy.suite.run.run_context import SuiteRunContext, build_unjudged_assertion
 from llmproxy.suite.run.step_context import (
     StepContext,
     StepResult,
     SuiteConversation,
     inject_step_faults,
-    replay_simulation,
+    rejudge_simulated_conversation,
     run_judge,
     run_simulated_conversation,
 )
@@ -72,7 +72,11 @@ from llmproxy.suite.selection import (
     build_run_not_recorded_error,
     list_case_steps_up_to_label,
 )
-from llmproxy.trace.observing.agent_activity import AgentActivity, find_first_recorded_time, sum_recorded_latency
+from llmproxy.trace.observing.agent_activity import (
+    AgentActivity,
+    find_oldest_replayed_answer_time,
+    sum_recorded_agent_call_times,
+)
 from llmproxy.trace.observing.tool_calls import diff_asked_and_served_calls
 from llmproxy.yaml_reader import YamlPlace
 
@@ -88,7 +92,7 @@ _FAST = 20.0
 _TOLD = 3  # differences in a label
 
 
-def digest_circumstances(scenario: Scenario, step: StepBase) -> str:
+def digest_step_settings_for_rejudging(scenario: Scenario, step: StepBase) -> str:
     """Return a digest of what a step's answers depend on besides the texts in a report; empty if it is no talk."""
     if not isinstance(step, Talk):
         return ""
@@ -108,7 +112,7 @@ async def _execute_step(context: StepContext, step: StepBase) -> StepResult:
 
             return await _run_talk_step(context, step, send)
         case SimulateStep() as simulated:
-            talk = replay_simulation if judges_again else run_simulated_conversation
+            talk = rejudge_simulated_conversation if judges_again else run_simulated_conversation
             return await _run_talk_step(context, step, lambda conversation: talk(context, conversation, simulated))
         case JudgeStep():
             conversation = context.conversations.find_conversation(step.conversation)
@@ -119,7 +123,7 @@ async def _execute_step(context: StepContext, step: StepBase) -> StepResult:
         case VerifyStep() | WaitStep() if judges_again:
             return StepResult(rest=[build_unjudged_assertion(step.kind)])
         case VerifyStep():
-            return StepResult(rest=await asyncio.to_thread(check_verify_step, rows, "verify", step.verify))
+            return StepResult(rest=await asyncio.to_thread(run_verify_step_row_checks, rows, "verify", step.verify))
         case WaitStep(wait=WaitFor() as wanted):
             if context.run_context.options.fast_waits:
                 wanted = wanted.model_copy(update={"poll_interval": _FAST})
@@ -136,7 +140,9 @@ async def _run_talk_step(
     context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[tuple[str, list[Assertion]]]]
 ) -> StepResult:
     if context.recorded is not None:
-        context.recorded.begin_step(context.index, step.kind, digest_circumstances(context.case.scenario, step))
+        context.recorded.begin_step(
+            context.index, step.kind, digest_step_settings_for_rejudging(context.case.scenario, step)
+        )
     entities = [item.entity for item in step.created or ()] if context.recorded is None else []
     before = await asyncio.to_thread(take_row_snapshot_before_step, context.rows, entities) if entities else None
     conversation = context.conversations.choose_conversation(step.conversation, goes_on=step.continue_conversation)
@@ -177,9 +183,9 @@ async def _run_talk_step(
 def _list_traffic_remarks(
     context: StepContext, step: Talk, window: TrafficWindowStart, measured: AgentActivity
 ) -> list[str]:
-    unoffered = find_never_offered_tools(step.tools, measured, context.wire.calls) if step.tools else []
+    unoffered = find_expected_tools_never_offered(step.tools, measured, context.wire.calls) if step.tools else []
     made = [f"no model is offered {name}, so that it was not called proves little" for name in unoffered]
-    if uncounted := ", ".join(list_uncounted_hosted_tools(step, measured)):
+    if uncounted := ", ".join(list_hosted_tools_not_checked(step, measured)):
         made.append(f"not counted, since the provider runs it: {uncounted} (`includeHosted: true` counts it)")
     if step.observe != "none" and not measured.unreadable:
         served, asked = context.wire.read_tool_server_calls(window.after), measured.tools
@@ -207,7 +213,7 @@ class CaseResult:
     recorded_at: float | None = None
     """Unix time of the replayed recordings; None without any."""
     calls: Sequence[Call] = ()
-    """The run's calls, kept only if needed later (`RunContext.keeps_calls`), since bodies are large."""
+    """The run's calls, kept only if needed later (`SuiteRunContext.keeps_calls`), since bodies are large."""
     served: frozenset[int | None] = frozenset()
     """Replayed recordings."""
     latency: float | None = None
@@ -215,17 +221,19 @@ class CaseResult:
 
 
 async def run_case_once(
-    run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool = True
+    run_context: SuiteRunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool = True
 ) -> CaseResult:
     """Run a case once; `alone`: no other run uses the store meanwhile. Raises only on cancellation."""
     rerun = run_context.options.build_rerun_command(case.id)
-    emitter = build_emitter(run_context, case, sample, runs, rerun=rerun, place=_format_place(case.scenario.place))
+    emitter = build_run_event_emitter(
+        run_context, case, sample, runs, rerun=rerun, place=_format_place(case.scenario.place)
+    )
     emitter.emit_start(mode=run_context.options.mode or "")
     return await _CaseRun(run_context, case, emitter, alone=alone).lifecycle.run()
 
 
-def build_emitter(
-    run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, rerun: str = "", place: str = ""
+def build_run_event_emitter(
+    run_context: SuiteRunContext, case: SuiteCase, sample: int, runs: int, *, rerun: str = "", place: str = ""
 ) -> EventEmitter:
     about = Started(
         run_id=make_run_id(), scenario=case.id, name=case.title or case.id, description=case.description,
@@ -246,7 +254,7 @@ class _CaseRun:
         "waits until the traffic has been quiet for 2 s after each answer."
     )
 
-    def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
+    def __init__(self, run_context: SuiteRunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         self.run_context, self.case, self.emitter = run_context, case, emitter
         self._statuses: list[Status] = []
         self._reasons: list[str] = []
@@ -352,7 +360,7 @@ class _CaseRun:
 
     def _build_step_event(self, index: int, step: StepBase) -> Step:
         about, place = self.emitter.about, _format_place(step.place)
-        given = digest_circumstances(self.case.scenario, step)
+        given = digest_step_settings_for_rejudging(self.case.scenario, step)
         return Step(run_id=about.run_id, index=index, kind=step.kind, label=step.label or "", place=place, given=given)
 
     async def _recheck_late_calls(self, context: StepContext) -> None:
@@ -441,10 +449,10 @@ class _CaseRun:
         return replace(
             result,
             wire=report,
-            recorded_at=None if context is None or beside_live else find_first_recorded_time(calls),
+            recorded_at=None if context is None or beside_live else find_oldest_replayed_answer_time(calls),
             calls=calls if self.run_context.keeps_calls else (),
             served=frozenset(each.interaction for each in calls),
-            latency=sum_recorded_latency(calls),
+            latency=sum_recorded_agent_call_times(calls),
         )
 
     def _build_rerun_command(self, report: SessionReport | None, status: Status) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.client.control import Control
+from llmproxy.client.control import ControlApiClient
 from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import AgentError, MachineError, SettingsError, SuiteError
 from llmproxy.protocol import AGENT, OFFLINE, Decision
@@ -27,13 +27,13 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import get_message_text
-from llmproxy.suite.checks.chat_step_assertions import StoredAnswerSnapshots
+from llmproxy.suite.checks.chat_step_assertions import SuiteSnapshotFile
 from llmproxy.suite.matchers.apply import make_error_assertion
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.schema.assertions import WaitFor
 from llmproxy.suite.schema.suite import Scenario, SetupStep, Talk, VerifyStep, WaitStep
-from llmproxy.suite.stores import StoreAdapter, StoreResetSettings, build_store, parse_reset_policy
+from llmproxy.suite.stores import StoreAdapter, StoreResetSettings, build_suite_store, parse_store_reset_method
 from llmproxy.trace.observing.agent_activity import build_store_independent_id
 from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 from llmproxy.yaml_reader import YamlPlace
@@ -72,7 +72,7 @@ class _TalkStep:
     late: Sequence[str] = ()
     """Recordings of calls after its last answer."""
     given: str = ""
-    """Digest of its circumstances (`case_runner.digest_circumstances`)."""
+    """Digest of its circumstances (`case_runner.digest_step_settings_for_rejudging`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class RunsToRejudge:
             )
         return run
 
-    def list_run_calls(self, run: RunFromJsonReport, control: Control) -> dict[str, Call]:
+    def list_run_calls(self, run: RunFromJsonReport, control: ControlApiClient) -> dict[str, Call]:
         """Return a run's calls by their names in reports. Raises RunNotRejudgeable if some are gone."""
         wanted = {
             name
@@ -202,7 +202,7 @@ class RejudgingSession(RunSession):
         await made.close()
         return await super().open(proxy, cassette=cassette, **how)
 
-    def __init__(self, control: Control, opened: SessionReport) -> None:
+    def __init__(self, control: ControlApiClient, opened: SessionReport) -> None:
         super().__init__(control, opened)
         self._passed: list[Call] = []
         self._asked = 0
@@ -280,7 +280,7 @@ def add_yaml_place_to_errors(place: YamlPlace | None) -> Iterator[None]:
         raise SuiteError(f"{place}: {error.message}", hint=error.hint) from error
 
 
-def list_scenario_entity_names(scenario: Scenario) -> list[str]:
+def list_store_entities_of_scenario(scenario: Scenario) -> list[str]:
     found = [item.insert for item in scenario.setup] + [entity for entity, _ in list_checked_entities(scenario)]
     found += [item.insert for step in scenario.steps if isinstance(step, SetupStep) for item in step.setup]
     return list(dict.fromkeys([*found, *(item.delete for item in scenario.teardown if item.delete)]))
@@ -296,7 +296,7 @@ def list_checked_entities(scenario: Scenario) -> Iterator[tuple[str, Mapping[str
 
 
 @dataclass(slots=True, kw_only=True)
-class RunContext:
+class SuiteRunContext:
     """Shared by all runs; `close` it at the end."""
 
     options: SuiteCommandOptions
@@ -329,7 +329,7 @@ class RunContext:
     stopped: threading.Event = field(default_factory=threading.Event)
     _agents: dict[int, AgentAdapter] = field(default_factory=dict)
     _stores: dict[int, tuple[StoreAdapter, StoreResetSettings] | None] = field(default_factory=dict)
-    _snapshots: dict[Path, StoredAnswerSnapshots] = field(default_factory=dict)
+    _snapshots: dict[Path, SuiteSnapshotFile] = field(default_factory=dict)
     _entities: dict[int, list[str]] = field(default_factory=dict)
 
     def emit_event(self, event: Event) -> None:
@@ -365,7 +365,9 @@ class RunContext:
         if id(case.suite) not in self._stores:
             mapping, folder = self._find_agent_or_store_config("store", case)
             with add_yaml_place_to_errors(None if self.store is not None else case.suite.at("store")):
-                made = None if mapping is None else (build_store(mapping, folder), parse_reset_policy(mapping))
+                made = (
+                    None if mapping is None else (build_suite_store(mapping, folder), parse_store_reset_method(mapping))
+                )
             self._stores[id(case.suite)] = made
         return self._stores[id(case.suite)]
 
@@ -375,18 +377,20 @@ class RunContext:
             return []
         mapping, _ = self._find_agent_or_store_config("store", case)
         if mapping is None:
-            return list_scenario_entity_names(case.scenario)
+            return list_store_entities_of_scenario(case.scenario)
         described = mapping.get("entities")
         found = dict.fromkeys(map(str, described)) if isinstance(described, Mapping) else {}
-        found |= dict.fromkeys(list_scenario_entity_names(case.scenario))
+        found |= dict.fromkeys(list_store_entities_of_scenario(case.scenario))
         if id(case.suite) not in self._entities:
             scenarios = [each for each in case.suite.scenarios if not isinstance(each, str)]
-            self._entities[id(case.suite)] = [name for each in scenarios for name in list_scenario_entity_names(each)]
+            self._entities[id(case.suite)] = [
+                name for each in scenarios for name in list_store_entities_of_scenario(each)
+            ]
         return list(found | dict.fromkeys(self._entities[id(case.suite)]))
 
-    def snapshots_for(self, case: SuiteCase) -> StoredAnswerSnapshots:
+    def snapshots_for(self, case: SuiteCase) -> SuiteSnapshotFile:
         if case.path not in self._snapshots:
-            self._snapshots[case.path] = StoredAnswerSnapshots.load_for_suite(case.path, update=self.options.update)
+            self._snapshots[case.path] = SuiteSnapshotFile.load_for_suite(case.path, update=self.options.update)
         found = self._snapshots[case.path]
         found.command = self.options.command  # pytest's differs by test
         return found

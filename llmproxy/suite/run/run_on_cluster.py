@@ -21,8 +21,8 @@ from llmproxy.scenario.cluster.transfer_files import (
     collect_cluster_env_variables,
     get_ray_driver_cassette_dir,
     glob_files,
-    read_cassette_files,
-    read_files_for_cluster_node,
+    read_bytes_of_cassette_files,
+    read_project_files_for_cluster,
 )
 from llmproxy.scenario.cluster.worker_node import (
     NodeRunExecutor,
@@ -38,8 +38,8 @@ from llmproxy.settings import Loaded
 from llmproxy.suite.checks.chat_step_assertions import locate_snapshots
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
-from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
-from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.run.case_runner import CaseResult, build_run_event_emitter, run_case_once
+from llmproxy.suite.run.run_context import SuiteRunContext
 from llmproxy.suite.selection import build_case_cassette_name
 
 _VARIABLE = re.compile(rb"\$\{env:(\w+)")
@@ -71,14 +71,14 @@ def list_files_in_agent_configs(
     return list(found)
 
 
-def collect_referenced_env(files: Iterable[bytes], env: Mapping[str, str]) -> dict[str, str]:
+def collect_referenced_env_values(files: Iterable[bytes], env: Mapping[str, str]) -> dict[str, str]:
     names = sorted({name.decode() for data in files for name in _VARIABLE.findall(data)})
     return {name: env[name] for name in names if name in env}
 
 
 def pack_suites(
-    run_context: RunContext, cases: Sequence[SuiteCase], paths: Sequence[str], settings: Loaded, proxy: Sequence[str],
-    *, files: Sequence[str], variables: Sequence[str], env: Mapping[str, str],
+    run_context: SuiteRunContext, cases: Sequence[SuiteCase], paths: Sequence[str], settings: Loaded,
+    proxy: Sequence[str], *, files: Sequence[str], variables: Sequence[str], env: Mapping[str, str],
 ) -> SuiteParcel:  # fmt: skip
     """Collect the data for these cases. Raises SuiteError: a file is outside, or gone; SettingsError: an unset name."""
     root = Path.cwd()
@@ -87,18 +87,18 @@ def pack_suites(
         cases, [(run_context.agent, root), (run_context.defaults.get("agent"), run_context.defaults_folder)]
     )
     snapshots = [path for path in dict.fromkeys(locate_snapshots(case.path) for case in cases) if path.is_file()]
-    packed = read_files_for_cluster_node([*suites, *agents, *snapshots, *glob_files(files, root)], root)
+    packed = read_project_files_for_cluster([*suites, *agents, *snapshots, *glob_files(files, root)], root)
     live = settings.settings.mode.policy.reaches_network
     said = collect_cluster_env_variables(variables, env, live=live, flag="--send-env")
     server = find_postgres_of_local_copy(settings.settings.store)
     wanted = {build_case_cassette_name(case.suite.name, case.id) for case in cases}
     return SuiteParcel(
         batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
-        cassettes={} if server else read_cassette_files(get_ray_driver_cassette_dir(settings), wanted),
+        cassettes={} if server else read_bytes_of_cassette_files(get_ray_driver_cassette_dir(settings), wanted),
         server=server.url if server else "",
         paths=[_make_relative(path, root) for path in paths], options=replace(run_context.options, shard=None),
         proxy=proxy,
-        env={**said, **collect_referenced_env(packed.values(), env), **{name: env[name] for name in variables}},
+        env={**said, **collect_referenced_env_values(packed.values(), env), **{name: env[name] for name in variables}},
         rates=settings.settings.rate if live else {},
         agent=run_context.agent, store=run_context.store, defaults=run_context.defaults,
         defaults_folder=_make_relative(run_context.defaults_folder, root),
@@ -117,7 +117,7 @@ class RemoteCaseRunner:
         self._runner, self._parcel, self._sent, self._told = runner, parcel, runner.put_parcel(parcel), told
 
     async def run_case(
-        self, run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool
+        self, run_context: SuiteRunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool
     ) -> CaseResult:
         """Run a case on a node, and emit its events to `run_context`. Raises only on cancellation."""
         resources = case.scenario.resources
@@ -127,7 +127,7 @@ class RemoteCaseRunner:
             )
         except LLMProxyError as error:  # no node could execute it
             rerun = run_context.options.build_rerun_command(case.id)
-            emitter = build_emitter(run_context, case, sample, runs, rerun=rerun)
+            emitter = build_run_event_emitter(run_context, case, sample, runs, rerun=rerun)
             emitter.emit_start(mode=run_context.options.mode or "")
             emitter.emit_end(status=Status.ENVIRONMENT_ERROR, error=describe_error(error))
             return CaseResult(Status.ENVIRONMENT_ERROR, error)
@@ -141,7 +141,7 @@ class _SuiteNode(NodeRunExecutor):
         """Unpack, start the proxy, and read the suites. Raises LLMProxyError."""
         super().__init__(parcel, folder, take)
         self._cases: dict[str, SuiteCase] = {case.id: case for case in load_suites(list(parcel.paths)).scenarios}
-        self._run_context: RunContext = RunContext(
+        self._run_context: SuiteRunContext = SuiteRunContext(
             options=parcel.options, proxy=self.proxy.url, agent=parcel.agent, store=parcel.store, folder=folder,
             defaults=parcel.defaults, defaults_folder=folder / parcel.defaults_folder,
         )  # fmt: skip

@@ -26,20 +26,20 @@ from llmproxy.client import fault_sweep_judging as judging
 from llmproxy.client.child_env import in_ci
 from llmproxy.client.session_reports import sum_session_reports
 from llmproxy.core.faults.rules import FaultKind
-from llmproxy.core.traffic.canonical_json import format_json, parse_json_or_text
+from llmproxy.core.traffic.canonical_json import format_value_as_one_line_json, parse_json_or_text
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
-from llmproxy.protocol import AGENT, OFFLINE, Mode, format_sample_name
+from llmproxy.protocol import AGENT, OFFLINE, Mode, format_cassette_sample_name
 from llmproxy.report.events import Completed, Event, Selected, Status, convert_to_event_handlers
 from llmproxy.scenario.repeats.verdicts import COUNTED, RunStatusCounts, decide_repeated_run_status
 from llmproxy.scenario.run_session import wait_despite_cancel
 from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.case_resources import run_hook
-from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
-from llmproxy.suite.run.run_context import RunContext, list_checked_entities
+from llmproxy.suite.run.case_runner import CaseResult, build_run_event_emitter, run_case_once
+from llmproxy.suite.run.run_context import SuiteRunContext, list_checked_entities
 from llmproxy.suite.schema.suite import Suite
 from llmproxy.suite.selection import RunNotRecorded, advise_recording, append_runs_flag
-from llmproxy.suite.stores.protocol import Restorable
+from llmproxy.suite.stores.protocol import RestorableEntityStore
 
 _ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)
 _NAMED = 5  # scenarios in a note
@@ -55,7 +55,9 @@ def get_case_matrix_values(case: SuiteCase) -> dict[str, Any]:
 
 def _format_axis_value(value: object) -> str:
     """Return a text for each value: plain, in quotes where it would read as a value of another type."""
-    return value if isinstance(value, str) and parse_json_or_text(value) == value else format_json(value)
+    return (
+        value if isinstance(value, str) and parse_json_or_text(value) == value else format_value_as_one_line_json(value)
+    )
 
 
 def summarize_scenario_runs(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:
@@ -118,15 +120,15 @@ def choose_exit_code(rows: Iterable[dict[str, Any]], ran: Sequence[CaseResult], 
 
 
 @dataclass(frozen=True, slots=True)
-class ConcurrencyPlan:
+class ParallelCasesPermission:
     users: bool = False
     why_not: str = ""
     bound: frozenset[str] = frozenset()
     """Ids of cases whose concurrent runs rely on bindings: a miss is repeated alone."""
-    counters: Sequence[tuple[Restorable, Mapping[str, tuple[int, bool]]]] = ()
+    counters: Sequence[tuple[RestorableEntityStore, Mapping[str, tuple[int, bool]]]] = ()
 
 
-async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase]) -> ConcurrencyPlan:
+async def plan_parallel_cases(run_context: SuiteRunContext, cases: Iterable[SuiteCase]) -> ParallelCasesPermission:
     """Decide which runs may be concurrent, and which would disturb each other; queries the stores.
 
     Runs whose rows have a user of their own are: there is one lock a user, else one for all. In a store that numbers
@@ -134,24 +136,24 @@ async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase
     runs. In replay the proxy binds the ids (`llmproxy.core.bindings`); a run that misses anyway is repeated alone.
     """
     if run_context.options.parallel < 2:
-        return ConcurrencyPlan()
-    bound, stores = set[str](), dict[int, tuple[Restorable, list[str]]]()
+        return ParallelCasesPermission()
+    bound, stores = set[str](), dict[int, tuple[RestorableEntityStore, list[str]]]()
     for case in {each.id: each for each in cases}.values():
         if not (names := run_context.list_case_entities(case)):
             continue
         why, counted = await asyncio.to_thread(_explain_serial_execution, run_context, case, names)
         if why:
-            return ConcurrencyPlan(why_not=why)
+            return ParallelCasesPermission(why_not=why)
         if counted and (made := run_context.get_shared_suite_store(case)) is not None:
             bound.add(case.id)
             store, policy = made
-            if isinstance(store, Restorable) and (policy.reset, policy.counters) == ("delete", "restore"):
+            if isinstance(store, RestorableEntityStore) and (policy.reset, policy.counters) == ("delete", "restore"):
                 stores.setdefault(id(store), (store, []))[1].extend(names)
     counters = [(store, await asyncio.to_thread(store.counters, names)) for store, names in stores.values()]
-    return ConcurrencyPlan(users=True, bound=frozenset(bound), counters=counters)
+    return ParallelCasesPermission(users=True, bound=frozenset(bound), counters=counters)
 
 
-def _explain_serial_execution(run_context: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
+def _explain_serial_execution(run_context: SuiteRunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
     try:
         made = run_context.get_shared_suite_store(case)
         known = [] if made is None else [made[0].describe(name) for name in names]
@@ -205,11 +207,11 @@ class _CaseJob:
 
     @property
     def user(self) -> str:
-        return format_sample_name(self.case.scenario.user_id or USER, self.sample)
+        return format_cassette_sample_name(self.case.scenario.user_id or USER, self.sample)
 
 
 async def run_cases(
-    run_context: RunContext,
+    run_context: SuiteRunContext,
     cases: Sequence[SuiteCase],
     notes: Sequence[str] = (),
     remarks: Callable[[], Sequence[str]] = tuple,
@@ -284,7 +286,7 @@ def describe_hits_missing_from_folder(files: tuple[Path, Path] | None, ran: Iter
 
 
 class _CaseBatch:
-    def __init__(self, run_context: RunContext, jobs: Sequence[_CaseJob]) -> None:
+    def __init__(self, run_context: SuiteRunContext, jobs: Sequence[_CaseJob]) -> None:
         self.run_context, self.jobs = run_context, jobs
         self.ran: dict[str, list[CaseResult]] = {}
         self.seconds: dict[str, float] = {}
@@ -313,7 +315,7 @@ class _CaseBatch:
         suites = list({id(job.case.suite): job.case for job in self.jobs}.values())
         if self.run_context.recorded is not None:  # no agent runs, so nothing is made ready for one
             await self._finish_tasks(
-                [asyncio.ensure_future(self._run_job(job, ConcurrencyPlan())) for job in self.jobs]
+                [asyncio.ensure_future(self._run_job(job, ParallelCasesPermission())) for job in self.jobs]
             )
             return
         try:
@@ -352,7 +354,7 @@ class _CaseBatch:
             return False
         return True
 
-    async def _run_job(self, job: _CaseJob, plan: ConcurrencyPlan) -> None:
+    async def _run_job(self, job: _CaseJob, plan: ParallelCasesPermission) -> None:
         lock: AbstractAsyncContextManager[object] = nullcontext()
         if checks_rows := bool(self.run_context.list_case_entities(job.case)):
             lock = self._user_locks.setdefault(job.user if plan.users else "", asyncio.Lock())
@@ -379,7 +381,7 @@ class _CaseBatch:
         else:
             self._record_result(job, ran)
 
-    async def _rerun_missed_jobs_alone(self, plan: ConcurrencyPlan) -> None:
+    async def _rerun_missed_jobs_alone(self, plan: ParallelCasesPermission) -> None:
         for store, known in plan.counters:
             await asyncio.to_thread(store.rewind, known)
         if self._again:
@@ -394,7 +396,7 @@ class _CaseBatch:
     def _record_result(self, job: _CaseJob, ran: CaseResult) -> None:
         self.ran.setdefault(job.case.id, []).append(ran)
 
-    async def _run_case(self, job: _CaseJob, run_context: RunContext, *, alone: bool) -> CaseResult:
+    async def _run_case(self, job: _CaseJob, run_context: SuiteRunContext, *, alone: bool) -> CaseResult:
         skip, limit = job.case.scenario.skip, self.run_context.options.max_cost
         if skip:
             return self._skip_job(job, skip if isinstance(skip, str) else "skip: true")
@@ -421,7 +423,7 @@ class _CaseBatch:
         return f"${self.spent} are spent" if self.spent is not None and self.spent >= limit else ""
 
     def _skip_job(self, job: _CaseJob, reason: str) -> CaseResult:
-        emitter = build_emitter(self.run_context, job.case, job.sample, job.runs)
+        emitter = build_run_event_emitter(self.run_context, job.case, job.sample, job.runs)
         emitter.emit_start()
         emitter.emit_end(status=Status.SKIPPED, reasoning=reason)
         return CaseResult(Status.SKIPPED, reasoning=reason)
@@ -433,16 +435,16 @@ class SweepNotPossible(SuiteError):
     code = "llmproxy_sweep"
 
 
-def has_faults(case: SuiteCase) -> bool:
+def has_case_or_step_faults(case: SuiteCase) -> bool:
     return case.scenario.faults is not None or any(getattr(step, "faults", None) for step in case.scenario.steps)
 
 
 async def sweep_faults_of_case(
-    run_context: RunContext,
+    run_context: SuiteRunContext,
     case: SuiteCase,
     kinds: Sequence[FaultKind],
     said: Callable[[str], object],
-    found: list[judging.TrialFinding],
+    found: list[judging.FaultTrialFinding],
 ) -> None:
     """Sweep one scenario into `found`; `said` gets progress. Raises SweepNotPossible."""
     run_context.faults, run_context.keeps_calls = None, True
@@ -469,7 +471,9 @@ async def sweep_faults_of_case(
         run_context.faults = None
 
 
-async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[judging.FaultSweepRunOutcome, CaseResult]:
+async def _run_case_once(
+    run_context: SuiteRunContext, case: SuiteCase
+) -> tuple[judging.FaultSweepRunOutcome, CaseResult]:
     """Run a case; also in the form of a sweep: a crashed agent gave up, a failed scenario is wrong though it ended."""
     since = time.monotonic()
     tested = await run_cases(run_context, [case])

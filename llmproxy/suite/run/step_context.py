@@ -32,11 +32,11 @@ from llmproxy.scenario.models.model_calls import choose_model
 from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller, call_async_adapter_in_time
-from llmproxy.scenario.running.conversation import Conversation, ScriptActions
+from llmproxy.scenario.running.conversation import ConversationRunner, ScriptActions
 from llmproxy.scenario.running.run_lifecycle import EventEmitter
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, CriterionResult, Message, ScenarioResult
-from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, find_persona
+from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, resolve_persona_name_file_or_text
 from llmproxy.scenario.values.messages import (
     ClosingMessages,
     convert_return_to_messages,
@@ -44,13 +44,13 @@ from llmproxy.scenario.values.messages import (
     get_message_text,
 )
 from llmproxy.scenario.values.run_ids_and_options import derive_thread_id
-from llmproxy.suite.checks.chat_step_assertions import StoredAnswerSnapshots
+from llmproxy.suite.checks.chat_step_assertions import SuiteSnapshotFile
 from llmproxy.suite.checks.rows import RowCheckContext
 from llmproxy.suite.matchers.apply import assertion, make_error_assertion, worst_status
 from llmproxy.suite.matchers.match import quote
 from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.run.run_context import ReplayingAgentAdapter, RunContext, build_unjudged_assertion
+from llmproxy.suite.run.run_context import ReplayingAgentAdapter, SuiteRunContext, build_unjudged_assertion
 from llmproxy.suite.schema.assertions import Judging
 from llmproxy.suite.schema.suite import JudgeStep, SimulateStep, Simulation, Talk
 from llmproxy.suite.selection import add_record_command_to_miss
@@ -89,7 +89,7 @@ class SuiteConversation:
         self._answering: bool | None = None
         """Whether the first message of an answer is next; None if it is not the agent's turn."""
         state = ScenarioState(description="", messages=[], thread_id=thread, current_turn=0, config=_ENDLESS)
-        self.playback = Conversation(state, [agent], caller=caller, emitter=self, setting=self)
+        self.playback = ConversationRunner(state, [agent], caller=caller, emitter=self, setting=self)
         self.verbs = ScriptActions(self.playback)
 
     @property
@@ -110,10 +110,10 @@ class SuiteConversation:
         await self.verbs.agent()
         return self.answer
 
-    async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
+    async def prepare_call(self, conversation: ConversationRunner, index: int) -> Mapping[str, Any]:
         return {"scenario_state": self.states[conversation.agents[index].role]}
 
-    async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
+    async def on_answer(self, conversation: ConversationRunner, answer: AdapterAnswer) -> None:
         assert isinstance(answer.returned, list)  # noqa: S101 - `SuiteAgentCaller.read_answer` gives nothing else
         self.answer, self._answering = _get_last_answer_text(answer.returned), True
         await self._listener.on_answer(self, answer)
@@ -133,7 +133,7 @@ class SuiteConversation:
         """Do nothing: a judge's verdict is emitted with its model, after its traffic was read."""
 
 
-class RunConversationRegistry:
+class NamedConversationRegistry:
     def __init__(
         self, cassette: str, sample: int, make: Callable[[str, str], SuiteConversation], *, fresh: bool = False
     ) -> None:
@@ -247,7 +247,7 @@ class StepResult:
 
 @dataclass(slots=True, kw_only=True)
 class StepContext:
-    run_context: RunContext
+    run_context: SuiteRunContext
     case: SuiteCase
     emitter: EventEmitter
     scope: CaseVariables
@@ -256,10 +256,10 @@ class StepContext:
     session: RunSession | None
     caller: Caller
     """Calls the run's adapters, and keeps the proxy's calls."""
-    snapshots: StoredAnswerSnapshots
+    snapshots: SuiteSnapshotFile
     user: str
     """Owner of the rows, passed to the agent."""
-    conversations: RunConversationRegistry = field(init=False)
+    conversations: NamedConversationRegistry = field(init=False)
     recorded: ReplayingAgentAdapter | None = None
     """The agent of a recorded run that is judged again; None if one is run."""
     turn: int = 0
@@ -451,7 +451,7 @@ async def run_simulated_conversation(
     return answer, [_judge_goal_by_farewell(said, conversation.playback.farewell)]
 
 
-async def replay_simulation(
+async def rejudge_simulated_conversation(
     context: StepContext, conversation: SuiteConversation, step: SimulateStep
 ) -> tuple[str, list[Assertion]]:
     assert context.recorded is not None  # noqa: S101 - for who reads types
@@ -468,7 +468,7 @@ async def replay_simulation(
 def _build_user(context: StepContext, said: Simulation) -> Any:
     persona: Persona | None = None
     if isinstance(said.persona, str):
-        persona = find_persona(context.scope.interpolate_text(said.persona))
+        persona = resolve_persona_name_file_or_text(context.scope.interpolate_text(said.persona))
     elif said.persona is not None:
         persona = Persona(name=said.persona.name or "", about=context.scope.interpolate_text(said.persona.description))
     try:

@@ -23,10 +23,10 @@ from llmproxy.suite.matchers.apply import (
     validate_matcher,
 )
 from llmproxy.suite.matchers.compare import is_reference
-from llmproxy.suite.matchers.match import MODIFIERS, explain_bad_path, quote
+from llmproxy.suite.matchers.match import MODIFIERS, explain_invalid_json_path, quote
 from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
 from llmproxy.suite.schema.base_nodes import Node, add_problem, build_type_error, build_value_error, describe_value
-from llmproxy.yaml_reader import Map, Problems, get_yaml_place
+from llmproxy.yaml_reader import Problems, YamlMapping, get_yaml_place
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNIT = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
@@ -127,7 +127,7 @@ def _refuse_empty_mapping(value: object) -> object:
 def _check_paths(value: object, info: ValidationInfo) -> object:
     if isinstance(value, Mapping):
         for path in value:
-            if objection := explain_bad_path(str(path)):
+            if objection := explain_invalid_json_path(str(path)):
                 at = get_yaml_place(value, path, key=True)
                 add_problem(info, at, objection, "it is like task.tags[0].name; $ is the whole")
     return _refuse_empty_mapping(value)
@@ -303,14 +303,14 @@ Evidence = Literal["declared", "proven", "inferred"]
 """Evidence of a finding about the agent's message processing, strongest first."""
 
 
-class AtLeastOneAssertionNode(Node):
+class NodeRequiringAnAssertion(Node):
     """A node that must assert something."""
 
     quiet: ClassVar[frozenset[str]] = frozenset()
     """Keys that modify a check, and assert nothing by themselves."""
 
     @model_validator(mode="after")
-    def _require_assertion(self, info: ValidationInfo) -> AtLeastOneAssertionNode:
+    def _require_assertion(self, info: ValidationInfo) -> NodeRequiringAnAssertion:
         if self._source is None and isinstance(info.context, Problems):
             return self  # a model that holds itself is looked at twice, and knows its place the second time
         said = frozenset(self._source if self._source is not None else self.given) - self.quiet
@@ -342,7 +342,7 @@ class Judging(Node):
         return {"anyOf": [handler(schema), {"type": "string"}, texts]}
 
 
-class ToolExpect(AtLeastOneAssertionNode):
+class ToolExpect(NodeRequiringAnAssertion):
     """Expected calls of one tool in this step."""
 
     nullable = frozenset({"output", "error"})
@@ -401,7 +401,7 @@ class ToolExpect(AtLeastOneAssertionNode):
         return {"anyOf": [{"$comment": "Count"}, handler(schema)]}
 
 
-class Response(AtLeastOneAssertionNode):
+class Response(NodeRequiringAnAssertion):
     """Assertions about the agent's answer. All keys must hold."""
 
     quiet = frozenset({"ignoreCase", "flags"})
@@ -449,7 +449,7 @@ class Response(AtLeastOneAssertionNode):
 
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:
-        if isinstance(data, Map):
+        if isinstance(data, YamlMapping):
             found, part = Problems(), data.copy_with_places()
             for key in data.keys() - {*_TEXT_MATCHERS, *MODIFIERS}:
                 del part[key]
@@ -478,7 +478,7 @@ class Created(Node):
     """Time to wait for it after the answer, for agents that write later."""
 
 
-class Usage(AtLeastOneAssertionNode):
+class Usage(NodeRequiringAnAssertion):
     """Usage of the step's LLM calls, as reported by the provider. A value that is not reported is an error, never 0."""
 
     quiet = frozenset({"estimate"})
@@ -517,7 +517,7 @@ class Usage(AtLeastOneAssertionNode):
         return {key: value for key, value in self.given_values.items() if key not in {"anyOf", "allOf", "estimate"}}
 
 
-class HistoryEditAssertions(AtLeastOneAssertionNode):
+class HistoryEditAssertions(NodeRequiringAnAssertion):
     """One kind of change that an agent makes to its history before sending it."""
 
     activated: Flag | None = None
@@ -553,7 +553,7 @@ class TokenLimiter(HistoryEditAssertions):
     """Number of messages."""
 
 
-class MessageProcessing(AtLeastOneAssertionNode):
+class MessageProcessing(NodeRequiringAnAssertion):
     """Changes that the agent made to its history, by its requests."""
 
     quiet = frozenset({"minEvidence"})

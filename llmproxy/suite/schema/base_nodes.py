@@ -23,7 +23,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.matchers.match import get_type_name, quote
-from llmproxy.yaml_reader import Map, Problems, YamlPlace, find_yaml_place_of_path, get_yaml_place
+from llmproxy.yaml_reader import Problems, YamlMapping, YamlPlace, find_yaml_place_of_path, get_yaml_place
 
 
 def build_value_error(message: str, hint: str = "") -> PydanticCustomError:
@@ -47,7 +47,7 @@ class Node(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=to_camel, use_attribute_docstrings=True, protected_namespaces=()
     )
-    _source: Map | None = PrivateAttr(default=None)
+    _source: YamlMapping | None = PrivateAttr(default=None)
     hints: ClassVar[Mapping[str, str]] = {}
     """Unknown but common keys -> the right key."""
 
@@ -83,7 +83,7 @@ class Node(BaseModel):
             )
             unknown.append(key)
         made = handler({key: value for key, value in taken.items() if key not in unknown})
-        if isinstance(data, Map):
+        if isinstance(data, YamlMapping):
             made._source = data  # noqa: SLF001 (its own)
         return made
 

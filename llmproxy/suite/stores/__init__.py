@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from llmproxy.suite.stores.config import MemoryStore, StoreResetSettings, build_store, parse_reset_policy
+from llmproxy.suite.stores.config import (
+    MemoryEntityStore,
+    StoreResetSettings,
+    build_suite_store,
+    parse_store_reset_method,
+)
 from llmproxy.suite.stores.protocol import (
     Column,
     ColumnType,
     EntityInfo,
     Id,
-    Restorable,
+    RestorableEntityStore,
     Row,
     RowKeySnapshot,
     StoreAdapter,
     StoreBase,
     StoreError,
     StoreLost,
-    StoreRefused,
+    StoreOperationRejectedError,
     UnknownColumn,
     UnknownEntity,
 )
 
 __all__ = [
-    "Column", "ColumnType", "EntityInfo", "Id", "MemoryStore", "Restorable", "Row", "RowKeySnapshot", "StoreAdapter",
-    "StoreBase", "StoreError", "StoreLost", "StoreRefused", "StoreResetSettings", "UnknownColumn", "UnknownEntity",
-    "build_store", "parse_reset_policy",
+    "Column", "ColumnType", "EntityInfo", "Id", "MemoryEntityStore", "RestorableEntityStore", "Row", "RowKeySnapshot",
+    "StoreAdapter", "StoreBase", "StoreError", "StoreLost", "StoreOperationRejectedError", "StoreResetSettings",
+    "UnknownColumn", "UnknownEntity", "build_suite_store", "parse_store_reset_method",
 ]  # fmt: skip

@@ -22,21 +22,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, cast
 
-from llmproxy.advice import install_command
+from llmproxy.advice import build_install_command
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.suite.stores.protocol import (
+    DeclaredEntityColumns,
     EntityInfo,
-    EntityShape,
     Id,
     Row,
     Rows,
     StoreAdapter,
     StoreBase,
-    StoreRefused,
+    StoreOperationRejectedError,
     build_unknown_entity_error,
+    filter_sort_and_limit_rows,
     parse_declared_entity,
-    select_entity_rows,
     to_plain,
 )
 
@@ -48,8 +48,8 @@ class _MemoryTable:
     seen: dict[str, None] = field(default_factory=dict)
 
 
-class MemoryStore(StoreBase):
-    def __init__(self, entities: Mapping[str, EntityShape] | None = None) -> None:
+class MemoryEntityStore(StoreBase):
+    def __init__(self, entities: Mapping[str, DeclaredEntityColumns] | None = None) -> None:
         """Start empty. Without `entities` any name is valid, with the key `id` and no user."""
         self._shapes = dict(entities or {})
         self._open = not self._shapes
@@ -60,7 +60,7 @@ class MemoryStore(StoreBase):
         if not self._open and entity not in self._shapes:
             raise build_unknown_entity_error(entity, self._shapes, f"Declare it: store.entities.{entity}")
         table = self._tables.get(entity)
-        return self._shapes.get(entity, EntityShape()).describe(entity, table.seen if table else ())
+        return self._shapes.get(entity, DeclaredEntityColumns()).describe(entity, table.seen if table else ())
 
     def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
         info = self.describe(entity)
@@ -72,7 +72,7 @@ class MemoryStore(StoreBase):
                 table.last += 1
                 row = {info.key: table.last, **{k: v for k, v in row.items() if k != info.key}}
             if (key := self.key(info, row)) in table.rows:
-                raise StoreRefused(f"{entity} has a row {info.key}={key!r} already")
+                raise StoreOperationRejectedError(f"{entity} has a row {info.key}={key!r} already")
             if isinstance(key, int):
                 table.last = max(table.last, key)
             table.rows[key] = row
@@ -104,7 +104,7 @@ class MemoryStore(StoreBase):
         with self._lock:
             table = self._tables.get(entity)
             rows = list(table.rows.values()) if table else []
-            return copy.deepcopy(select_entity_rows(rows, filters or {}, info.key, limit))
+            return copy.deepcopy(filter_sort_and_limit_rows(rows, filters or {}, info.key, limit))
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - suites' word
         self.describe(entity)
@@ -140,7 +140,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?")
 Reset = Literal["none", "delete", "truncate", "copy", "hook", "http"]
 
 
-def build_plugin_store(reference: str, folder: Path, options: Mapping[str, Any] | None = None) -> StoreAdapter:
+def create_custom_python_store(reference: str, folder: Path, options: Mapping[str, Any] | None = None) -> StoreAdapter:
     made = import_module_attribute(reference, folder, "store.python")
     if isinstance(made, type) or not all(hasattr(made, name) for name in METHODS):
         if not callable(made):
@@ -208,37 +208,45 @@ class StoreResetSettings:
     counters: Literal["restore", "keep", "unused"] = "restore"
 
 
-def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None = None) -> StoreAdapter:
+def build_suite_store(
+    mapping: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None = None
+) -> StoreAdapter:
     """Create the store that `store:` describes, relative to `folder`. Raises SuiteError, MachineError: no library."""
     given, kind = _normalize_store_config(mapping, environment)
-    policy = parse_reset_policy(mapping, environment)
+    policy = parse_store_reset_method(mapping, environment)
     entities = _require_mapping(given, "entities")
     if kind == "sqlalchemy":
         try:
-            from llmproxy.suite.stores.sql import SqlEntityStore, parse_entity_table_mappings, read_owner_column_setting
+            from llmproxy.suite.stores.sql import (
+                SqlEntityStore,
+                parse_suite_entity_table_mappings,
+                read_owner_column_setting,
+            )
         except ImportError:
             said = "the store is a database, and SQLAlchemy is not installed"
-            raise MachineError(said, hint=install_command("runner")) from None
+            raise MachineError(said, hint=build_install_command("runner")) from None
         user = read_owner_column_setting(given, "store", None)
-        maps = parse_entity_table_mappings(entities, user)
+        maps = parse_suite_entity_table_mappings(entities, user)
         return SqlEntityStore(_require_text(given, kind), folder, maps, user=user, reset=policy.reset)
     if kind == "http":
-        from llmproxy.suite.stores.http import HttpEntityStore, parse_entity_http_endpoints, parse_method_and_path
+        from llmproxy.suite.stores.http import HttpEntityStore, parse_entity_http_endpoints, parse_store_reset_request
 
         headers = {str(k): str(v) for k, v in _require_mapping(given, "headers").items()}
         spoken = {name: parse_entity_http_endpoints(name, value) for name, value in entities.items()}
-        again = parse_method_and_path(policy.target) if policy.reset == "http" else None
+        again = parse_store_reset_request(policy.target) if policy.reset == "http" else None
         return HttpEntityStore(
             _require_text(given, kind), spoken, headers=headers, timeout=_read_timeout(given), reset=again
         )
     if kind == "python":
-        return build_plugin_store(_require_text(given, kind), folder, _require_mapping(given, "options"))
+        return create_custom_python_store(_require_text(given, kind), folder, _require_mapping(given, "options"))
     if given["memory"] not in ({}, None, True):
         raise SuiteError(f"store.memory: expected {{}}, got {given['memory']!r}; entities stand beside it")
-    return MemoryStore({name: _read_memory_entity_shape(name, value) for name, value in entities.items()})
+    return MemoryEntityStore({name: _read_memory_entity_shape(name, value) for name, value in entities.items()})
 
 
-def parse_reset_policy(mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> StoreResetSettings:
+def parse_store_reset_method(
+    mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None
+) -> StoreResetSettings:
     given, kind = _normalize_store_config(mapping, environment)
     reset, target = given.get("reset", "delete"), ""
     if isinstance(reset, Mapping):
@@ -317,7 +325,7 @@ def _read_timeout(given: Mapping[str, Any]) -> float:
     return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60}[found[2] or "ms"]
 
 
-def _read_memory_entity_shape(name: str, given: Any) -> EntityShape:
+def _read_memory_entity_shape(name: str, given: Any) -> DeclaredEntityColumns:
     if not isinstance(given or {}, Mapping):
         raise SuiteError(f"store.entities.{name}: expected a mapping, got {given!r}")
     return parse_declared_entity(given or {}, f"store.entities.{name}", ("id", "user", "columns"))

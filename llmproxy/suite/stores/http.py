@@ -18,19 +18,19 @@ import httpx
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.messages import ValuePath, parse_value_path, require_value_at_path
 from llmproxy.suite.stores.protocol import (
+    DeclaredEntityColumns,
     EntityInfo,
-    EntityShape,
     Id,
     Row,
     Rows,
     StoreBase,
     StoreError,
     StoreLost,
-    StoreRefused,
+    StoreOperationRejectedError,
     build_unknown_entity_error,
+    filter_sort_and_limit_rows,
     fold_name_case,
     parse_declared_entity,
-    select_entity_rows,
 )
 
 MEMBERS = ("list", "get", "create", "delete", "body", "rows", "row", "next", "id", "user", "columns", "reuses")
@@ -87,7 +87,7 @@ class StoreRequestTemplate:
 
 @dataclass(frozen=True, slots=True)
 class EntityHttpEndpoints:
-    shape: EntityShape
+    shape: DeclaredEntityColumns
     list: StoreRequestTemplate
     get: StoreRequestTemplate | None
     create: StoreRequestTemplate | None
@@ -142,7 +142,7 @@ def _read_path(given: Mapping[str, Any], at: str, member: str) -> ValuePath | No
     return None if given.get(member) is None else parse_value_path(str(given[member]), f"{at}.{member}")
 
 
-def parse_method_and_path(text: str) -> StoreRequestTemplate:
+def parse_store_reset_request(text: str) -> StoreRequestTemplate:
     """Read the request of `reset: {http: ...}`. Raises SuiteError."""
     method, _, address = text.partition(" ")
     if not address.startswith("/"):
@@ -168,7 +168,7 @@ def parse_next_link(header: str) -> str:
     return ""
 
 
-def find_evidence_of_more_rows(
+def find_sign_of_more_rows_in_response(
     value: Any, headers: Mapping[str, str], status: int, here: int, so_far: int, pages: int = 1
 ) -> str:
     """Describe the evidence for more rows than `so_far`, of which `here` are on this page; empty if there is none."""
@@ -279,7 +279,7 @@ class HttpEntityStore(StoreBase):
                     )
             url = self._find_next_page(spoken, value, answer)
             if url is None and (
-                why := find_evidence_of_more_rows(
+                why := find_sign_of_more_rows_in_response(
                     value, answer.headers, answer.status_code, len(here), len(rows), len(read)
                 )
             ):
@@ -290,7 +290,7 @@ class HttpEntityStore(StoreBase):
                     f" page hold them all: store.entities.{entity}.list: {spoken.list.method} "
                     f"{spoken.list.address.partition('?')[0]}?limit=1000",
                 )
-        return select_entity_rows(rows, filters or {}, info.key, limit)
+        return filter_sort_and_limit_rows(rows, filters or {}, info.key, limit)
 
     def _pick_rows(self, entity: str, spoken: EntityHttpEndpoints, value: Any, answer: httpx.Response) -> Rows:
         rows, what = value, ""
@@ -381,7 +381,7 @@ class HttpEntityStore(StoreBase):
     @staticmethod
     def _require_success(answer: httpx.Response) -> httpx.Response:
         if not answer.is_success:
-            kind = StoreRefused if answer.is_client_error else StoreError
+            kind = StoreOperationRejectedError if answer.is_client_error else StoreError
             raise kind(f"{_describe_answer(answer)}: {answer.text[:300]}")
         return answer
 

@@ -52,7 +52,7 @@ class StoreLost(StoreError):
     code = "llmproxy_suite_store_lost"
 
 
-class StoreRefused(StoreError):
+class StoreOperationRejectedError(StoreError):
     """The store rejects the operation: a constraint, a missing right, a value of the wrong type."""
 
     code = "llmproxy_suite_store_refused"
@@ -150,7 +150,7 @@ class StoreAdapter(Protocol):
 
 
 @runtime_checkable
-class Restorable(Protocol):
+class RestorableEntityStore(Protocol):
     """A store that can be restored: for `reset` and a run's counters."""
 
     def mark(self) -> None:
@@ -193,7 +193,7 @@ def fold_name_case(name: str) -> str:
     return name.replace("_", "").replace("-", "").casefold()
 
 
-def sort_rows(rows: Iterable[Row], key: str) -> Rows:
+def sort_rows_by_key(rows: Iterable[Row], key: str) -> Rows:
     """Sort rows by key: numbers by value, then texts."""
     return sorted(rows, key=lambda row: build_row_key_sort_key(row.get(key)))
 
@@ -234,7 +234,7 @@ class StoreBase:
         for name, before in snapshot.ids.items():
             info = self.describe(name)
             rows = index_rows_by_key(info, self.list(name, self.scope(info, snapshot.user)))
-            new[name] = sort_rows((row for key, row in rows.items() if key not in before), info.key)
+            new[name] = sort_rows_by_key((row for key, row in rows.items() if key not in before), info.key)
         return new
 
     def ids(self, entity: str, user: str | None) -> Ids:
@@ -358,9 +358,9 @@ def is_same_plain_value(one: object, other: object) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
-def select_entity_rows(rows: Iterable[Row], filters: Mapping[str, Any], key: str, limit: int | None) -> Rows:
+def filter_sort_and_limit_rows(rows: Iterable[Row], filters: Mapping[str, Any], key: str, limit: int | None) -> Rows:
     found = (row for row in rows if all(is_same_plain_value(row.get(name), value) for name, value in filters.items()))
-    return sort_rows(found, key)[:limit]
+    return sort_rows_by_key(found, key)[:limit]
 
 
 def _format_utc(value: datetime) -> str:
@@ -382,7 +382,7 @@ def _parse_date_or_datetime(value: str, kind: ColumnType, *, zone: bool) -> date
 
 
 @dataclass(frozen=True, slots=True)
-class EntityShape:
+class DeclaredEntityColumns:
     key: str = "id"
     user: str | None = None
     columns: tuple[str, ...] = ()
@@ -398,7 +398,7 @@ class EntityShape:
 
 def parse_declared_entity(
     given: Mapping[str, Any], at: str, members: Sequence[str], *, reuses: bool = False
-) -> EntityShape:
+) -> DeclaredEntityColumns:
     """Parse an entity of `store.entities` without a schema, with these keys. Raises SuiteError."""
     for member in given:
         if member not in members:
@@ -410,4 +410,4 @@ def parse_declared_entity(
         raise SuiteError(f"{at}.columns: expected a list of names, got {columns!r}")
     if not isinstance(given.get("reuses", reuses), bool):
         raise SuiteError(f"{at}.reuses: expected true or false, got {given['reuses']!r}")
-    return EntityShape(key, user, tuple(columns), given.get("reuses", reuses))
+    return DeclaredEntityColumns(key, user, tuple(columns), given.get("reuses", reuses))

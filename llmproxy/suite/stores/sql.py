@@ -41,13 +41,13 @@ from llmproxy.suite.stores.protocol import (
     StoreBase,
     StoreError,
     StoreLost,
-    StoreRefused,
+    StoreOperationRejectedError,
     build_row_key_sort_key,
     build_unknown_column_error,
     build_unknown_entity_error,
     convert_key_to_column_type,
     index_rows_by_key,
-    sort_rows,
+    sort_rows_by_key,
     to_driver_value,
     to_plain,
 )
@@ -82,7 +82,7 @@ class EntityTableMapping:
 
 
 @dataclass(frozen=True, slots=True)
-class MappedEntity:
+class EntityMappedToSqlTable:
     info: EntityInfo
     table: sa.TableClause
     zones: frozenset[str]
@@ -95,7 +95,7 @@ class MappedEntity:
         return self.table.c[self.info.columns[self.info.key].source]
 
 
-def parse_entity_table_mappings(entities: Mapping[str, Any], user: str | None) -> dict[str, EntityTableMapping]:
+def parse_suite_entity_table_mappings(entities: Mapping[str, Any], user: str | None) -> dict[str, EntityTableMapping]:
     """Parse `store.entities`; `user` is the owner column of the whole store, None if not given."""
     maps: dict[str, EntityTableMapping] = {}
     for name, value in entities.items():
@@ -131,7 +131,7 @@ def read_owner_column_setting(given: Mapping[str, Any], at: str, default: str | 
 
 def map_entity_to_table(
     inspector: sa.Inspector, name: str, declared: EntityTableMapping | None, user: str | None, names: list[str]
-) -> MappedEntity:
+) -> EntityMappedToSqlTable:
     """Map an entity to the database; `names` are declared ones. Raises UnknownEntity, UnknownColumn."""
     mapping = declared or EntityTableMapping(name, user=user)
     tables = [*inspector.get_table_names(mapping.schema), *inspector.get_view_names(mapping.schema)]
@@ -159,7 +159,7 @@ def map_entity_to_table(
     zones = frozenset(each for each, spec in reflected.items() if getattr(spec["type"], "timezone", False))
     # Without types values come as the driver returns them; `to_plain` interprets them.
     untyped = sa.table(mapping.table, *map(sa.column, reflected), schema=mapping.schema)
-    return MappedEntity(info, untyped, zones, serial)
+    return EntityMappedToSqlTable(info, untyped, zones, serial)
 
 
 def _map_columns_to_suite_names(name: str, mapping: EntityTableMapping, reflected: Mapping[str, Any]) -> dict[str, str]:
@@ -304,12 +304,12 @@ def translate_errors(url: sa.URL, doing: str) -> Iterator[None]:
                 f"the store {mask_url(url)} cannot be reached ({doing}): {said}",
                 hint="Is it running? Nothing was written twice.",
             ) from error
-        raise StoreRefused(f"the store {mask_url(url)} refused ({doing}): {said}") from error
+        raise StoreOperationRejectedError(f"the store {mask_url(url)} refused ({doing}): {said}") from error
     except SQLAlchemyError as error:
         raise StoreError(f"the store {mask_url(url)} failed ({doing}): {error}") from error
 
 
-def _read_counter(connection: sa.Connection, mapped: MappedEntity) -> tuple[int, bool] | None:
+def _read_counter(connection: sa.Connection, mapped: EntityMappedToSqlTable) -> tuple[int, bool] | None:
     if connection.dialect.name == "sqlite":
         if not _has_sqlite_counters(connection):
             return None  # without AUTOINCREMENT the next key follows from the rows
@@ -322,7 +322,7 @@ def _read_counter(connection: sa.Connection, mapped: MappedEntity) -> tuple[int,
     return (int(row[0]), bool(row[1])) if row else None
 
 
-def _rewind_counter(mapped: MappedEntity, value: int, connection: sa.Connection, *, called: bool) -> None:
+def _rewind_counter(mapped: EntityMappedToSqlTable, value: int, connection: sa.Connection, *, called: bool) -> None:
     largest = int(connection.execute(sa.select(sa.func.max(mapped.key))).scalar() or 0)
     last, given = (value, called) if value > largest or (value == largest and called) else (largest, largest > 0)
     if connection.dialect.name == "sqlite":
@@ -337,7 +337,7 @@ def _has_sqlite_counters(connection: sa.Connection) -> bool:
     return connection.execute(sa.text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'")).first() is not None
 
 
-def _sequence_name(connection: sa.Connection, mapped: MappedEntity) -> str | None:
+def _sequence_name(connection: sa.Connection, mapped: EntityMappedToSqlTable) -> str | None:
     table = connection.dialect.identifier_preparer.format_table(mapped.table)
     found = connection.execute(
         sa.text("SELECT pg_get_serial_sequence(:table, :column)"), {"table": table, "column": mapped.serial}
@@ -373,17 +373,17 @@ class SqlEntityStore(StoreBase):
         self._maps = dict(entities or {})
         self._user = user
         self._engine: sa.Engine = create_sqlalchemy_engine(self.url)
-        self._known: dict[str, MappedEntity] = {}
+        self._known: dict[str, EntityMappedToSqlTable] = {}
         self._lock = threading.Lock()
         self._reset = reset
         self._file = get_sqlite_url_path(self.url)
         self._backup: tempfile.TemporaryDirectory[str] | None = None
 
-    def find_table(self, entity: str) -> MappedEntity:
+    def find_table(self, entity: str) -> EntityMappedToSqlTable:
         with self._lock:
             if entity not in self._known:
 
-                def look(connection: sa.Connection) -> MappedEntity:
+                def look(connection: sa.Connection) -> EntityMappedToSqlTable:
                     return map_entity_to_table(
                         sa.inspect(connection), entity, self._maps.get(entity), self._user, list(self._maps)
                     )
@@ -425,10 +425,10 @@ class SqlEntityStore(StoreBase):
             for part in batched(keys, _BATCH):
                 values = [build_untyped_sql_parameter(self._to_native(mapped, key, value)) for value in part]
                 query = sa.select(*mapped.table.c).where(mapped.key.in_(values))
-                new[name] += sort_rows(self._read_rows(mapped, query), key.name)
+                new[name] += sort_rows_by_key(self._read_rows(mapped, query), key.name)
         return new
 
-    def _read_rows(self, mapped: MappedEntity, query: sa.Select[Any]) -> Rows:
+    def _read_rows(self, mapped: EntityMappedToSqlTable, query: sa.Select[Any]) -> Rows:
         found = self.run_read_with_retry(lambda c: c.execute(query).all(), f"reading {mapped.info.name}")
         columns = mapped.info.columns.values()
         parse = self.url.get_backend_name() != "postgresql"
@@ -437,7 +437,7 @@ class SqlEntityStore(StoreBase):
             for values in found
         ]
 
-    def _build_conditions(self, mapped: MappedEntity, filters: Mapping[str, Any]) -> Conditions | None:
+    def _build_conditions(self, mapped: EntityMappedToSqlTable, filters: Mapping[str, Any]) -> Conditions | None:
         """Return the conditions; None if a value cannot be in its column (a text in a numeric column)."""
         where: Conditions = []
         for name, value in filters.items():
@@ -454,7 +454,7 @@ class SqlEntityStore(StoreBase):
                 return None
         return where
 
-    def _to_native(self, mapped: MappedEntity, column: Column, value: Any) -> Any:
+    def _to_native(self, mapped: EntityMappedToSqlTable, column: Column, value: Any) -> Any:
         """Return the driver's value; SQLite keeps dates as texts, in whatever form the agent writes them."""
         kind = column.kind
         if self.url.get_backend_name() == "sqlite" and kind in {ColumnType.DATETIME, ColumnType.DATE, ColumnType.UUID}:
@@ -471,7 +471,7 @@ class SqlEntityStore(StoreBase):
             try:
                 values[column.source] = self._to_native(mapped, column, value)
             except ValueError as error:
-                raise StoreRefused(f"insert into {entity}: {name}: {error}") from None
+                raise StoreOperationRejectedError(f"insert into {entity}: {name}: {error}") from None
         key = info.columns[info.key]
         statement = sa.insert(mapped.table).values(values)
 

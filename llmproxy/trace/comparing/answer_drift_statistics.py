@@ -20,7 +20,7 @@ from statistics import fmean
 
 from llmproxy.core.dialects.stream_events import detect_framing, list_stream_events
 from llmproxy.core.traffic.interaction import Ending, Interaction
-from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_exchange
+from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_interaction_to_messages
 
 _OPAQUE = frozenset({"input", "args", "arguments", "metadata", "parsed", "logprobs"})
 """Members whose content is the model's or the user's, not the provider's shape."""
@@ -60,7 +60,7 @@ _MOST_ARRANGEMENTS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerProperties:
+class AnswerDriftProperties:
     status: int
     refusal: str
     """Reason why the provider refuses the request; empty if it does not, or for other reasons."""
@@ -88,16 +88,16 @@ class AnswerProperties:
         return self.kinds, self.finish
 
 
-def extract_answer_properties(interaction: Interaction) -> AnswerProperties:
+def extract_answer_drift_properties(interaction: Interaction) -> AnswerDriftProperties:
     """Return the properties of an answer. Never raises."""
-    response, opened = interaction.response, decode_exchange(interaction, RequestMessageCache())
+    response, opened = interaction.response, decode_interaction_to_messages(interaction, RequestMessageCache())
     kind = response.mime_type
     said = opened.answer
     refused = response.status in _REFUSED and response.status not in _NOT_OURS
     whole = response.ending is Ending.COMPLETE
     text = said.text if said else ""
     kinds = (bool(text), bool(said and said.reasoning), bool(said and said.tool_calls))
-    return AnswerProperties(
+    return AnswerDriftProperties(
         status=response.status,
         refusal=opened.error or f"HTTP {response.status}: {response.reason}" if refused else "",
         framing=detect_framing(kind, response.body) + ("" if whole else f", {response.ending.value}"),
@@ -137,7 +137,9 @@ def detect_text_language(text: str) -> str:
     return first if most >= _FEWEST_WORDS and most > second else ""
 
 
-def list_answer_format_changes(old: Sequence[AnswerProperties], new: Sequence[AnswerProperties]) -> list[str]:
+def compare_old_and_new_answer_formats(
+    old: Sequence[AnswerDriftProperties], new: Sequence[AnswerDriftProperties]
+) -> list[str]:
     new = [each for each in new if each.is_success]
     old = [each for each in old if each.is_success]
     if not old or not new:
@@ -156,7 +158,7 @@ def list_answer_format_changes(old: Sequence[AnswerProperties], new: Sequence[An
     )]  # fmt: skip
 
 
-def _describe_lost_members(old: Sequence[AnswerProperties], new: Sequence[AnswerProperties]) -> Iterator[str]:
+def _describe_lost_members(old: Sequence[AnswerDriftProperties], new: Sequence[AnswerDriftProperties]) -> Iterator[str]:
     if not new:
         return
     always = frozenset.intersection(*(each.members for each in old))
@@ -171,7 +173,7 @@ def _describe_lost_members(old: Sequence[AnswerProperties], new: Sequence[Answer
         yield f"{path} is gone" if now is None else f"{path} was a {kind}, and is a {now}"
 
 
-def measure_answer_distance(one: AnswerProperties, other: AnswerProperties) -> float:
+def measure_answer_behavior_distance(one: AnswerDriftProperties, other: AnswerDriftProperties) -> float:
     """Return the distance of two answers' behaviour: tools, finish and language count one, length up to one."""
     language = bool(one.language and other.language and one.language != other.language)
     doublings = abs(log2(len(one.text) + 1) - log2(len(other.text) + 1))
@@ -179,7 +181,7 @@ def measure_answer_distance(one: AnswerProperties, other: AnswerProperties) -> f
     return (one.tools != other.tools) + (one.finish != other.finish) + language + length
 
 
-def describe_answer_behavior(one: AnswerProperties) -> str:
+def describe_answer_behavior(one: AnswerDriftProperties) -> str:
     parts = [f"calls {', '.join(one.tools)}" if one.tools else "", f"{len(one.text)} characters" if one.text else ""]
     parts[1] += f" ({one.language})" if one.language else ""
     return "; ".join(filter(None, (*parts, ", ".join(one.finish)))) or f"status {one.status}"
@@ -194,7 +196,7 @@ class StatisticWithPermutations:
     """The statistic for every assignment of answers to earlier and new; `seen` is one of them."""
 
 
-def compute_statistic[Answer](
+def compute_statistic_per_permutation[Answer](
     old: Sequence[Answer], new: Sequence[Answer], distance: Callable[[Answer, Answer], float]
 ) -> StatisticWithPermutations:
     """Return the statistic of a call, minus its mean over all arrangements. Raises ValueError: a side is empty."""
@@ -241,7 +243,7 @@ def correct_p_values(ps: Sequence[float]) -> list[float]:
     return found
 
 
-def estimate_power(sizes: Sequence[tuple[int, int]], share: float) -> float:
+def estimate_answer_drift_test_power(sizes: Sequence[tuple[int, int]], share: float) -> float:
     """Return the probability of detecting a change of this share of the calls.
 
     `sizes` has for each call the numbers of earlier and new answers. Answers are simulated: each is the call's usual
@@ -257,7 +259,7 @@ def estimate_power(sizes: Sequence[tuple[int, int]], share: float) -> float:
             other = lot.random() < share
             answers = tuple(int((lot.random() < stray) ^ (at >= old and other)) for at in range(old + new))
             if (answers, old) not in known:
-                known[answers, old] = compute_statistic(
+                known[answers, old] = compute_statistic_per_permutation(
                     answers[:old], answers[old:], lambda one, two: float(one != two)
                 )
             calls.append(known[answers, old])

@@ -30,7 +30,7 @@ _PLACES = 20
 _SHOWN = 80
 
 
-class ToolCallContent(NamedTuple):
+class ToolCallNameAndArguments(NamedTuple):
     tool: str
     arguments: Any
     """The value; the text if it is no JSON."""
@@ -73,7 +73,7 @@ class BehaviorChange:
 
 @dataclass(frozen=True, slots=True)
 class RunBehaviorSummary:
-    calls: tuple[ToolCallContent, ...] = ()
+    calls: tuple[ToolCallNameAndArguments, ...] = ()
     answer: str = ""
     requests: int = 0
     tokens_in: int | None = 0
@@ -98,7 +98,7 @@ class RunBehaviorSummary:
 
 
 def extract_run_behavior(interactions: Iterable[Interaction]) -> RunBehaviorSummary:
-    calls: list[ToolCallContent] = []
+    calls: list[ToolCallNameAndArguments] = []
     counted: list[Interaction] = []
     answer, ended = "", False
     for one in interactions:
@@ -111,7 +111,9 @@ def extract_run_behavior(interactions: Iterable[Interaction]) -> RunBehaviorSumm
             continue
         counted.append(one)
         ended = not said.tool_calls and one.response.ending is Ending.COMPLETE
-        calls += [ToolCallContent(call.name, parse_json_or_text(call.arguments or "{}")) for call in said.tool_calls]
+        calls += [
+            ToolCallNameAndArguments(call.name, parse_json_or_text(call.arguments or "{}")) for call in said.tool_calls
+        ]
         answer = said.text or answer
     return RunBehaviorSummary(
         calls=tuple(calls),
@@ -142,7 +144,7 @@ def compare_behaviors(old: RunBehaviorSummary, new: RunBehaviorSummary) -> tuple
 
 
 def _pair_calls(
-    old: Sequence[ToolCallContent], new: Sequence[ToolCallContent]
+    old: Sequence[ToolCallNameAndArguments], new: Sequence[ToolCallNameAndArguments]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     keys, new_keys = ([(call.tool, dump_for_comparison(call.arguments)) for call in side] for side in (old, new))
     blocks = SequenceMatcher(None, keys, new_keys, autojunk=False).get_matching_blocks()
@@ -168,7 +170,7 @@ def _take_all_equal_pairs(left: dict[int, object], right: dict[int, object]) -> 
     return pairs
 
 
-def count_calls_per_tool(calls: Iterable[ToolCallContent]) -> Counter[str]:
+def count_calls_per_tool(calls: Iterable[ToolCallNameAndArguments]) -> Counter[str]:
     return Counter(call.tool for call in calls)
 
 

@@ -17,8 +17,8 @@ from llmproxy.core.dialects.conversation import parse_answer_as_message, read_re
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.dialects.usage_and_cost import compute_cost
-from llmproxy.core.keys.mcp import is_tool_call
-from llmproxy.core.mcp_answer_replay import read_mcp_tool_call
+from llmproxy.core.keys.mcp import is_mcp_tool_call
+from llmproxy.core.mcp_answer_replay import read_mcp_call_with_result
 from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import build_difference, format_clipped_json, list_differences
@@ -124,7 +124,7 @@ def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) ->
 
 
 def summarize_recorded_call(one: Interaction) -> CallSummary:
-    call = read_mcp_tool_call(one) if is_tool_call(one.operation) else None
+    call = read_mcp_call_with_result(one) if is_mcp_tool_call(one.operation) else None
     answer = parse_answer_as_message(one)
     if call is not None:
         asked, text = f"{call.tool}({call.arguments})", f"error: {call.result}" if call.failed else call.result

@@ -27,18 +27,18 @@ from llmproxy.core.traffic.canonical_json import parse_json, sort_json_members
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.tool_calls import (
-    ExchangeTimes,
+    LiveAndRecordedExchangeTimes,
     McpServerToolCalls,
     PossiblyIncompleteSum,
     SeenModelCall,
     ToolUse,
     diff_asked_and_served_calls,
-    read_tool_calls_at_servers,
-    sum_usage,
+    read_calls_received_by_mcp_servers,
+    sum_usage_of_model_calls,
 )
-from llmproxy.trace.reading.conversations import PlaceInConversation, RecordedConversation, RecordedConversations
-from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMessageCache, decode_exchange
-from llmproxy.trace.reading.recording_spans import parse_embedded_recording
+from llmproxy.trace.reading.conversations import RecordedConversation, RecordedConversations, RequestPlaceInConversation
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMessageCache, decode_interaction_to_messages
+from llmproxy.trace.reading.recording_spans import parse_recording_json_of_call
 
 _FAILED = re.compile(
     r"(?:errors?|exception)(?![a-z])|an error occurred|traceback \(most recent call "
@@ -109,7 +109,7 @@ class ToolResult:
         return cls(text, declared or errors)
 
 
-def read_tool_result_per_message(exchange: DecodedExchange) -> list[ToolResult | None]:
+def list_tool_result_of_each_message(exchange: DecodedExchange) -> list[ToolResult | None]:
     declared: dict[str, deque[bool]] = defaultdict(deque)
     for call_id, failed in _read_failure_marks_by_id(exchange.tree):
         declared[call_id].append(failed)
@@ -135,14 +135,14 @@ def _read_failure_marks_by_id(tree: dict[str, Any]) -> Iterator[tuple[str, bool]
                 yield as_str(inner.get("toolUseId")), inner.get("status") == "error"
 
 
-def find_first_recorded_time(calls: Iterable[Call]) -> float | None:
+def find_oldest_replayed_answer_time(calls: Iterable[Call]) -> float | None:
     """Return when the first replayed exchange was recorded, Unix time; None if none was, or if unknown."""
     replayed = [call.recording for call in calls if call.decision == Decision.REPLAY and call.recording]
     times = [each.get("recorded", {}).get("started_at") for each in replayed]
     return min((at for at in times if isinstance(at, (int, float))), default=None)
 
 
-def sum_recorded_latency(calls: Iterable[Call]) -> float | None:
+def sum_recorded_agent_call_times(calls: Iterable[Call]) -> float | None:
     """Return the agent's time in models, milliseconds, as recorded; None without calls, or if one is not recorded."""
     return sum_if_all_known(_read_recorded_ms(call.recording) for call in calls if call.party == AGENT)
 
@@ -196,7 +196,7 @@ class ModelCallObserver:
         """Messages to MCP servers."""
         self._opened: list[SeenModelCall] = []
         self._history, self._conversations = RequestMessageCache(), RecordedConversations()
-        self._waiting = UnansweredToolCalls()
+        self._waiting = ToolCallsAwaitingResults()
         self._heard: set[tuple[RecordedConversation, str | None]] = set()
         """Conversation of each request."""
         self._origins: dict[str | None, set[str | None]] = {}
@@ -219,8 +219,8 @@ class ModelCallObserver:
     def calls(self) -> Sequence[SeenModelCall]:
         """All exchanges so far. Raises CassetteCorrupt for an invalid recording."""
         for call, interaction in self._fed[len(self._opened) :]:
-            made = interaction or parse_embedded_recording(call)
-            exchange = None if made is None else decode_exchange(made, self._history)
+            made = interaction or parse_recording_json_of_call(call)
+            exchange = None if made is None else decode_interaction_to_messages(made, self._history)
             seen = SeenModelCall(call, exchange)
             if exchange is not None and seen.is_chat:
                 place = self._conversations.place_exchange(exchange)
@@ -237,7 +237,7 @@ class ModelCallObserver:
         return AgentActivity(
             seen=tuple(chosen),
             tools=tuple(tool for each in chosen for tool in _list_counted_tool_uses(each)),
-            usage=sum_usage(chosen),
+            usage=sum_usage_of_model_calls(chosen),
             replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
         )
 
@@ -245,8 +245,8 @@ class ModelCallObserver:
         """Return what servers of tools got in calls after number `after`. Raises as `calls`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
-                self._of_tools[number] = call, parse_embedded_recording(call)
-        return read_tool_calls_at_servers(self._of_tools, after)
+                self._of_tools[number] = call, parse_recording_json_of_call(call)
+        return read_calls_received_by_mcp_servers(self._of_tools, after)
 
     def list_tool_uses(self) -> Sequence[ToolUse]:
         """Return every tool call so far that counts; results may come later. Raises as `calls`."""
@@ -258,7 +258,9 @@ class ModelCallObserver:
         mark_calls_replaced_by_retries(each for each in calls if each.is_chat)
         return calls
 
-    def _attach_results(self, seen: SeenModelCall, exchange: DecodedExchange, place: PlaceInConversation) -> None:
+    def _attach_results(
+        self, seen: SeenModelCall, exchange: DecodedExchange, place: RequestPlaceInConversation
+    ) -> None:
         for item in map(as_dict, as_list(exchange.tree.get("input"))):
             asked = self._approvals.get(str(item.get("approval_request_id")))
             if asked is not None and item.get("type") == "mcp_approval_response" and item.get("approve") is False:
@@ -271,8 +273,8 @@ class ModelCallObserver:
         # In the words of another conversation it tells what was asked for in those words, or nothing new.
         origins = self._origins.get(seen.call.key) if seen.call.key else None
         found = self._origins[seen.call.key] = set(origins or ())
-        said = read_tool_result_per_message(exchange)
-        for told in find_new_tool_results(exchange.messages):
+        said = list_tool_result_of_each_message(exchange)
+        for told in find_unanswered_tool_results(exchange.messages):
             result, call_id = said[told.place], exchange.messages[told.place].tool_call_id
             self._conversations.take_pending_call_of_result(conversation, call_id)
             if result is None or not told.sure or told.place < place.known:
@@ -288,7 +290,7 @@ class ModelCallObserver:
         if (answer := exchange.answer) is None:
             return
         call, began = seen.call, exchange.interaction.started_at
-        asking = ExchangeTimes(
+        asking = LiveAndRecordedExchangeTimes(
             live=(call.at, call.at + call.ms / 1000), recorded=(began, began + (exchange.duration_ms or 0.0) / 1000)
         )
         self._keys[seen.call.seq] = seen.call.key
@@ -327,7 +329,7 @@ def build_store_independent_id(recording: Mapping[str, Any]) -> str:
     return f"{known['key']}#{known['occurrence']}@{digest}"
 
 
-def compare_tool_calls_with_servers(made: Iterable[Interaction]) -> list[str]:
+def list_mcp_tool_call_mismatches(made: Iterable[Interaction]) -> list[str]:
     """List mismatches of models' and servers' tool calls in a cassette; none if a model's answer cannot be read."""
     wire = ModelCallObserver()
     wire.add_calls((_interaction_to_call(number, each), each) for number, each in enumerate(made, 1))
@@ -374,7 +376,7 @@ type _Mark = tuple[str | None, str | None, str, str]
 type _Keys = Container[str | None]
 
 
-class UnansweredToolCalls:
+class ToolCallsAwaitingResults:
     def __init__(self) -> None:
         self._calls: list[_WaitingCall] = []
         self._answers = 0
@@ -393,7 +395,7 @@ class UnansweredToolCalls:
                 self._ids[tool.id] = self._ids.get(tool.id, 0) + 1
 
     def take_call_of_result(
-        self, conversation: RecordedConversation, call_id: str | None, told: ToolResultAwaitingModel, of: _Keys | None
+        self, conversation: RecordedConversation, call_id: str | None, told: UnansweredToolResult, of: _Keys | None
     ) -> ToolUse | None:
         """Take the call of a result; `of`: only one requested in answer to one of these requests."""
         if (found := next(self._find_calls_for_result(conversation, call_id, told, of), None)) is None:
@@ -403,7 +405,7 @@ class UnansweredToolCalls:
         return found.tool
 
     def _find_calls_for_result(
-        self, conversation: RecordedConversation, call_id: str | None, told: ToolResultAwaitingModel, of: _Keys | None
+        self, conversation: RecordedConversation, call_id: str | None, told: UnansweredToolResult, of: _Keys | None
     ) -> Iterator[_WaitingCall]:
         asked = told.call
         # Of whole answers before those that were cut off, of the latest answer first, there in their order.
@@ -447,7 +449,7 @@ def _is_same_tool_call(tool: ToolUse, asked: ToolCall) -> bool:
     return tool.raw == asked.arguments or sort_json_members(tool.raw) == sort_json_members(asked.arguments)
 
 
-class ToolResultAwaitingModel(NamedTuple):
+class UnansweredToolResult(NamedTuple):
     place: int
     call: ToolCall | None
     """The call that it is for by the history, None without one."""
@@ -457,7 +459,7 @@ class ToolResultAwaitingModel(NamedTuple):
     """All calls of its answer for the agent, by the history."""
 
 
-def find_new_tool_results(messages: Sequence[Message]) -> Iterator[ToolResultAwaitingModel]:
+def find_unanswered_tool_results(messages: Sequence[Message]) -> Iterator[UnansweredToolResult]:
     """Yield the results that no model has answered yet."""
     start = next((n for n in range(len(messages), 0, -1) if messages[n - 1].tool_calls), 0)
     answered = [n for n in range(start, len(messages) - 1) if messages[n].role == "assistant"]
@@ -478,4 +480,4 @@ def find_new_tool_results(messages: Sequence[Message]) -> Iterator[ToolResultAwa
         call = call or next((each for each in asked if message.tool_call_id in (None, each.name)), None)
         if call is not None:
             asked.remove(call)
-        yield ToolResultAwaitingModel(place, call, sure, together)
+        yield UnansweredToolResult(place, call, sure, together)

@@ -18,18 +18,18 @@ from os.path import commonpath
 from typing import Any
 
 from llmproxy.core.dialects.dialect_table import CHAT
-from llmproxy.core.dialects.messages import as_dict, as_list, as_str, to_text
+from llmproxy.core.dialects.messages import as_dict, as_list, as_str, extract_content_text
 from llmproxy.core.dialects.stream_events import list_stream_events
 from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.thread_diff import (
     AgentHistoryEdit,
     History,
-    HistoryGap,
     HistoryItem,
-    compare_histories,
+    MissingHistoryMessages,
+    compare_expected_and_sent_history,
     count_common_head_and_tail,
     join_system_text,
-    list_dialogue_items,
+    list_history_items_without_system,
 )
 from llmproxy.trace.observing.tool_calls import SeenModelCall
 from llmproxy.trace.reading.conversations import remove_whitespace
@@ -63,7 +63,7 @@ def read_provider_edits_from_answer(exchange: DecodedExchange) -> Iterator[Provi
                 yield from _read_applied_edit(as_dict(edit))
         for number, block in _list_answer_blocks(value):
             if block.get("type") == "compaction":
-                compactions[number] = to_text(block.get("content"))
+                compactions[number] = extract_content_text(block.get("content"))
         delta = as_dict(value.get("delta"))
         if delta.get("type") == "compaction_delta":
             index = value.get("index")
@@ -103,7 +103,7 @@ def explain_history_kept_by_provider(exchange: DecodedExchange) -> str:
 
 
 @dataclass(slots=True)
-class HistoryEditFinding:
+class ProcessorFinding:
     activated: bool | None
     """None: unknown."""
     evidence: str
@@ -117,9 +117,9 @@ class HistoryEditFinding:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEditFindings:
-    condenser: HistoryEditFinding
-    pruner: HistoryEditFinding
-    tokenLimiter: HistoryEditFinding  # noqa: N815 - the name that suites use
+    condenser: ProcessorFinding
+    pruner: ProcessorFinding
+    tokenLimiter: ProcessorFinding  # noqa: N815 - the name that suites use
 
 
 def find_history_edits(
@@ -127,7 +127,7 @@ def find_history_edits(
 ) -> HistoryEditFindings:
     """Find edits in a step after the exchanges `before`; `spoken`: the users' texts in the run, empty if unknown."""
     all_seen = [*before, *step.seen]
-    found: dict[str, list[HistoryEditFinding]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
+    found: dict[str, list[ProcessorFinding]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
     doubts: list[str] = []
     for seen in (each for each in step.seen if each.call.operation in CHAT and not _is_failed_exchange(each)):
         if seen.exchange is None:
@@ -158,8 +158,8 @@ def _is_failed_exchange(seen: SeenModelCall) -> bool:
     return seen.exchange.failed if seen.exchange is not None else not seen.has_counted_answer
 
 
-def _find_shown_edits(link: ParentRequestLink) -> list[tuple[str, HistoryEditFinding]]:
-    told: list[tuple[str, HistoryEditFinding]] = []
+def _find_shown_edits(link: ParentRequestLink) -> list[tuple[str, ProcessorFinding]]:
+    told: list[tuple[str, ProcessorFinding]] = []
     pruned = link.change.pruned
     for gap in link.change.gaps:
         if texts := [item.text for item in gap.inserted] or find_summary_in_system(link.change, proof=link.proof):
@@ -170,7 +170,7 @@ def _find_shown_edits(link: ParentRequestLink) -> list[tuple[str, HistoryEditFin
                     "that the new text is a summary of them"
                 )
                 told.append(("tokenLimiter", _build_unobservable_finding(reason, link.seen.label)))
-        elif all(has_only_tools(item) for item in gap.missing):
+        elif all(is_tool_result_or_textless_call(item) for item in gap.missing):
             pruned += sum(max(len(item.calls), 1) for item in gap.missing)
         else:
             values: dict[str, int | None] = {"droppedMessages": len(gap.missing)}
@@ -182,7 +182,9 @@ def _find_shown_edits(link: ParentRequestLink) -> list[tuple[str, HistoryEditFin
     return told
 
 
-def _build_condenser_finding(link: ParentRequestLink, gap: HistoryGap, texts: list[str]) -> HistoryEditFinding:
+def _build_condenser_finding(
+    link: ParentRequestLink, gap: MissingHistoryMessages, texts: list[str]
+) -> ProcessorFinding:
     values: dict[str, int | None] = {
         "condensedMessages": len(gap.missing),
         "recentMessages": gap.kept if gap.sure else None,
@@ -198,15 +200,15 @@ def _build_condenser_finding(link: ParentRequestLink, gap: HistoryGap, texts: li
 
 def _build_activated_finding(
     evidence: str, reason: str, seen: SeenModelCall, values: dict[str, int | None], texts: list[str] | None
-) -> HistoryEditFinding:
-    return HistoryEditFinding(True, evidence, reason, seen.label, values, texts)  # noqa: FBT003 - it was at work
+) -> ProcessorFinding:
+    return ProcessorFinding(True, evidence, reason, seen.label, values, texts)  # noqa: FBT003 - it was at work
 
 
-def _build_unobservable_finding(reason: str, where: str = "") -> HistoryEditFinding:
-    return HistoryEditFinding(None, "unobservable", reason, where)
+def _build_unobservable_finding(reason: str, where: str = "") -> ProcessorFinding:
+    return ProcessorFinding(None, "unobservable", reason, where)
 
 
-def _combine_findings(name: str, found: Sequence[HistoryEditFinding], doubts: Sequence[str]) -> HistoryEditFinding:
+def _combine_findings(name: str, found: Sequence[ProcessorFinding], doubts: Sequence[str]) -> ProcessorFinding:
     """Combine the findings of a step's exchanges: the strongest evidence wins, summaries are concatenated."""
     if found:
         best = max(found, key=lambda each: EVIDENCE.index(each.evidence))
@@ -216,7 +218,7 @@ def _combine_findings(name: str, found: Sequence[HistoryEditFinding], doubts: Se
         return best
     if doubts:
         return _build_unobservable_finding(f"{name} cannot be observed: {'; '.join(doubts[:3])}")
-    return HistoryEditFinding(activated=False, evidence="proven", reason="every request carried its whole history")
+    return ProcessorFinding(activated=False, evidence="proven", reason="every request carried its whole history")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +239,7 @@ def find_continued_request(
     """Find the request that this continues; None: first of its thread; a text: reason of failure."""
     if (exchange := seen.exchange) is None:
         return None
-    sent = list_dialogue_items(exchange.messages)
+    sent = list_history_items_without_system(exchange.messages)
     earlier = {
         each.call.seq: each.exchange for each in all_seen
         if each.call.seq < seen.call.seq and each.exchange is not None and not each.exchange.failed
@@ -259,7 +261,7 @@ def find_continued_request(
     written = [remove_whitespace(each.answer.text) for each in writers.values() if each.answer]
     before = join_system_text(parent.messages)
     expected = _build_expected_history(parent)
-    change = compare_histories(expected, sent, before=before, after=system, written=written)
+    change = compare_expected_and_sent_history(expected, sent, before=before, after=system, written=written)
     proof = _is_inserted_summary_proven(change, writers.values())
     anchored = not {item.key for item in expected}.isdisjoint(keys)
     asked = any(n in alike and _may_carry_users_latest_text(each, spoken) for n, each in writers.items())
@@ -267,7 +269,7 @@ def find_continued_request(
         proof = False  # it may have been the user who asked for the summary, and went on with it
     elif not proof and not anchored:
         return _explain_missing_parent(sent, family, continues=continues)
-    lost = any(not gap.inserted and not all(map(has_only_tools, gap.missing)) for gap in change.gaps)
+    lost = any(not gap.inserted and not all(map(is_tool_result_or_textless_call, gap.missing)) for gap in change.gaps)
     if lost and not find_summary_in_system(change, proof=proof) and not _sends_whole_history(family.values()):
         return "no earlier request carried a whole history, so nothing can be said to be missing from this one"
     return ParentRequestLink(seen, change, proof)
@@ -279,7 +281,7 @@ def _choose_parent(
     """Return the request with most in common; of several in a repetitive conversation the summarised one."""
     known: dict[int, tuple[int, bool, bool]] = {}
     for n, each in family.items():
-        items, text = list_dialogue_items(each.messages), join_system_text(each.messages)
+        items, text = list_history_items_without_system(each.messages), join_system_text(each.messages)
         common = sum(count_common_head_and_tail(_build_expected_history(each), sent[:-1] or sent))
         known[n] = common, all(_is_answer_quoted(writer, items, text) for writer in writers), text == system
     top = max(known.values(), default=None)
@@ -309,8 +311,10 @@ def _are_similar_prompts(one: str, other: str) -> bool:
 
 
 def _build_expected_history(exchange: DecodedExchange) -> list[HistoryItem]:
-    answer = list_dialogue_items([] if exchange.answer is None else [exchange.answer])
-    return list_dialogue_items(exchange.messages) + [replace(each, call_id=None, reasoning=False) for each in answer]
+    answer = list_history_items_without_system([] if exchange.answer is None else [exchange.answer])
+    return list_history_items_without_system(exchange.messages) + [
+        replace(each, call_id=None, reasoning=False) for each in answer
+    ]
 
 
 def _explain_missing_parent(sent: History, family: Mapping[int, DecodedExchange], *, continues: bool) -> str | None:
@@ -323,7 +327,7 @@ def _explain_missing_parent(sent: History, family: Mapping[int, DecodedExchange]
 
 def _sends_whole_history(family: Iterable[DecodedExchange]) -> bool:
     """Return whether an earlier request had a user message after an answer: the agent sends its history."""
-    histories = ([item.role for item in list_dialogue_items(exchange.messages)] for exchange in family)
+    histories = ([item.role for item in list_history_items_without_system(exchange.messages)] for exchange in family)
     return any("assistant" in roles and "user" in roles[roles.index("assistant") :] for roles in histories)
 
 
@@ -338,7 +342,7 @@ def _is_answer_quoted(exchange: DecodedExchange, sent: History, system: str) -> 
 
 
 def is_answer_quoted_later(exchange: DecodedExchange, later: Iterable[DecodedExchange]) -> bool:
-    sent = ((list_dialogue_items(each.messages), join_system_text(each.messages)) for each in later)
+    sent = ((list_history_items_without_system(each.messages), join_system_text(each.messages)) for each in later)
     return any(_is_answer_quoted(exchange, items, system) for items, system in sent)
 
 
@@ -358,7 +362,7 @@ def _count_told_to_summarizer(writers: Iterable[DecodedExchange], items: History
 def _contains_message(writer: DecodedExchange, item: HistoryItem) -> bool:
     if item.alike:
         return any(item.alike in remove_whitespace(message.text) for message in writer.messages)
-    said = [call for each in list_dialogue_items(writer.messages) for call in each.calls]
+    said = [call for each in list_history_items_without_system(writer.messages) for call in each.calls]
     return all(call in said for call in item.calls)
 
 
@@ -371,7 +375,7 @@ def _is_inserted_summary_proven(change: AgentHistoryEdit, writers: Iterable[Deco
     return any(_contains_message(each, item) for each in sources for item in missing)
 
 
-def has_only_tools(item: HistoryItem) -> bool:
+def is_tool_result_or_textless_call(item: HistoryItem) -> bool:
     return item.role == "tool" or (item.role == "assistant" and bool(item.calls) and not item.alike)
 
 

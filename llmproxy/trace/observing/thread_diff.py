@@ -45,7 +45,7 @@ class HistoryItem:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryGap:
+class MissingHistoryMessages:
     missing: tuple[HistoryItem, ...]
     inserted: tuple[HistoryItem, ...]
     kept: int
@@ -58,7 +58,7 @@ class HistoryGap:
 class AgentHistoryEdit:
     expected: int
     """Number of messages, new ones included."""
-    gaps: tuple[HistoryGap, ...] = ()
+    gaps: tuple[MissingHistoryMessages, ...] = ()
     pruned: int = 0
     """Parts missing from kept messages: tool calls, shortened results, reasoning."""
     grown: str = ""
@@ -74,7 +74,7 @@ def join_system_text(messages: Sequence[Message]) -> str:
     return "\n".join(message.text for message in messages if message.role == "system")
 
 
-def list_dialogue_items(messages: Sequence[Message]) -> list[HistoryItem]:
+def list_history_items_without_system(messages: Sequence[Message]) -> list[HistoryItem]:
     items: list[HistoryItem] = []
     for message in messages:
         if message.role == "system":
@@ -98,7 +98,7 @@ def count_common_head_and_tail(one: History, other: History) -> tuple[int, int]:
     return head, next((n for n in range(most - head) if one[-1 - n].key != other[-1 - n].key), most - head)
 
 
-def compare_histories(
+def compare_expected_and_sent_history(
     expected: History, sent: History, *, before: str = "", after: str = "", written: Sequence[str] = ()
 ) -> AgentHistoryEdit:
     """Compare an expected history with a request's; `before` and `after` are the system prompts.
@@ -107,7 +107,7 @@ def compare_histories(
     """
     end = len(sent) - _count_trailing_new_messages(sent)
     body, new = list(sent[:end]), list(sent[end:])
-    gaps: list[HistoryGap] = []
+    gaps: list[MissingHistoryMessages] = []
     pruned = 0
     opcodes = _compute_opcodes(expected, body)
     equal_after = sum(i2 - i1 for tag, i1, i2, _, _ in opcodes if tag == "equal")
@@ -125,7 +125,9 @@ def compare_histories(
         if missing:
             earlier = i1 > 0 and expected[i1 - 1].key == expected[i2 - 1].key  # moved, it would leave the same history
             later = i2 < len(expected) and expected[i1].key == expected[i2].key
-            gaps.append(HistoryGap(tuple(missing), tuple(inserted), equal_after, sure=not (earlier or later)))
+            gaps.append(
+                MissingHistoryMessages(tuple(missing), tuple(inserted), equal_after, sure=not (earlier or later))
+            )
     grown, other = _find_added_lines(before, after) if before != after else ("", False)
     return AgentHistoryEdit(len(expected) + len(new), tuple(gaps), pruned, grown, other)
 

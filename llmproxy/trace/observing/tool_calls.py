@@ -18,13 +18,13 @@ from typing import Any, Self
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import as_dict, as_list
-from llmproxy.core.keys.mcp import is_tool_call
-from llmproxy.core.mcp_answer_replay import list_messages, read_mcp_tool_call
+from llmproxy.core.keys.mcp import is_mcp_tool_call
+from llmproxy.core.mcp_answer_replay import list_mcp_messages, read_mcp_call_with_result
 from llmproxy.core.traffic.canonical_json import is_equal_json, parse_json_or_text
 from llmproxy.core.traffic.interaction import Interaction, Usage
 from llmproxy.protocol import Decision
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, convert_usage_for_trace, parse_result_json_or_text
-from llmproxy.trace.reading.span_builder import list_possible_unprefixed_names
+from llmproxy.trace.reading.span_builder import list_possible_server_tool_names
 
 _SAME = 0.001
 """Tolerance in seconds for clocks and rounding."""
@@ -45,7 +45,7 @@ _OK = range(200, 300)
 
 
 @dataclass(frozen=True, slots=True)
-class ExchangeTimes:
+class LiveAndRecordedExchangeTimes:
     """Times of the exchange in which a tool was requested, for ordering."""
 
     live: _Span = (0.0, 0.0)
@@ -53,7 +53,7 @@ class ExchangeTimes:
     recorded: _Span = (0.0, 0.0)
     """Start and end of the recording: in a replay, which takes no time, concurrent exchanges may be sequential."""
 
-    def is_over_before(self, other: ExchangeTimes) -> bool:
+    def is_over_before(self, other: LiveAndRecordedExchangeTimes) -> bool:
         """Return whether its answer came before the other was sent, and they were not concurrent when recorded."""
         apart = self.recorded == other.recorded or _ends_before(self.recorded, other.recorded)
         return _ends_before(self.live, other.live) and (apart or _ends_before(other.recorded, self.recorded))
@@ -85,7 +85,7 @@ class ToolUse:
     output: str | None = None
     """Result of the tool as sent to the model; None if not observed."""
     errored: bool = False
-    asking: ExchangeTimes = ExchangeTimes()
+    asking: LiveAndRecordedExchangeTimes = LiveAndRecordedExchangeTimes()
     heard: int | None = None
     """Number of the call whose request brought the result: tools requested from then on are later."""
     approval: bool = False
@@ -127,7 +127,7 @@ class ToolUse:
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.raw}}
 
 
-class InteractionReference(str):
+class InteractionIdsLabel(str):
     """Names recorded interactions like `llmproxy show`."""
 
     __slots__ = ("interactions",)
@@ -145,7 +145,7 @@ class InteractionReference(str):
 
 
 def format_interaction_label(interaction: int | None, seq: int) -> str:
-    return f"call {seq} of the session" if interaction is None else InteractionReference(interaction)
+    return f"call {seq} of the session" if interaction is None else InteractionIdsLabel(interaction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +167,17 @@ class McpServerToolCalls:
         return f"nothing was recorded of {self.unread[0]}, so what a server got is not known" if self.unread else ""
 
 
-def read_tool_calls_at_servers(calls: Iterable[tuple[Call, Interaction | None]], after: int) -> McpServerToolCalls:
+def read_calls_received_by_mcp_servers(
+    calls: Iterable[tuple[Call, Interaction | None]], after: int
+) -> McpServerToolCalls:
     tools, unread, called, listed, seen = list[ToolUse](), list[str](), set[str](), set[str](), False
     for call, made in calls:
         seen = True
         if made is not None and call.operation == _LIST:
-            results = (as_dict(as_dict(each.value).get("result")) for each in list_messages(made.response))
+            results = (as_dict(as_dict(each.value).get("result")) for each in list_mcp_messages(made.response))
             offered = (as_dict(tool).get("name") for result in results for tool in as_list(result.get("tools")))
             listed.update(name for name in offered if isinstance(name, str))
-        if not is_tool_call(call.operation) or call.fault or call.decision in (Decision.REFUSE, Decision.FAULT):
+        if not is_mcp_tool_call(call.operation) or call.fault or call.decision in (Decision.REFUSE, Decision.FAULT):
             continue  # it never reached its server
         use = None if made is None else _build_served_use(call, made)
         if use is not None:
@@ -190,9 +192,9 @@ def read_tool_calls_at_servers(calls: Iterable[tuple[Call, Interaction | None]],
 
 
 def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
-    if (told := read_mcp_tool_call(made)) is None:
+    if (told := read_mcp_call_with_result(made)) is None:
         return None
-    whole = any("method" not in each.value for each in list_messages(made.response) if isinstance(each.value, dict))
+    whole = any("method" not in each.value for each in list_mcp_messages(made.response) if isinstance(each.value, dict))
     return ToolUse(
         told.tool, told.arguments, None, call.seq, call.interaction, executed=whole,
         output=told.result if whole else None, errored=told.failed,
@@ -203,7 +205,7 @@ def diff_asked_and_served_calls(asked: Sequence[ToolUse], served: McpServerToolC
     """List differences, in any order, of models' calls from servers' received ones, without an agent's own tools."""
     sides: dict[str, tuple[list[ToolUse], list[ToolUse]]] = defaultdict(lambda: ([], []))
     for use in asked:
-        name = next((each for each in list_possible_unprefixed_names(use.name) if each in served.names), "")
+        name = next((each for each in list_possible_server_tool_names(use.name) if each in served.names), "")
         if name and not use.hosted and not use.denied:
             sides[name][0].append(use)
     for use in served.tools:
@@ -325,7 +327,7 @@ class PossiblyIncompleteSum:
         return self.known if self.complete else None
 
 
-def sum_usage(chosen: Sequence[SeenModelCall]) -> dict[str, PossiblyIncompleteSum]:
+def sum_usage_of_model_calls(chosen: Sequence[SeenModelCall]) -> dict[str, PossiblyIncompleteSum]:
     counted = [each for each in chosen if _is_successful_model_call(each)]
     usages = [Usage() if each.exchange is None else each.exchange.interaction.usage for each in counted]
     tokens = [convert_usage_for_trace(each) for each in usages]

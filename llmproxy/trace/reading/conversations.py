@@ -51,11 +51,11 @@ class RecordedConversation:
     calls: dict[str, str] = field(default_factory=dict)
     """Ids of answered calls -> ids of their spans."""
     failed: Any = None
-    """Pending work for a failed last answer (`span_builder.AnswerAwaitingRetry`)."""
+    """Pending work for a failed last answer (`span_builder.FailedCallSpansAwaitingRetry`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceInConversation:
+class RequestPlaceInConversation:
     conversation: RecordedConversation
     known: int
     """Number of the request's messages that were sent before."""
@@ -72,36 +72,38 @@ class RecordedConversations:
         self._ids: dict[str, tuple[RecordedConversation, Digest]] = {}
         self._waiting: dict[str, RecordedConversation] = {}
 
-    def place_exchange(self, exchange: DecodedExchange) -> PlaceInConversation:
+    def place_exchange(self, exchange: DecodedExchange) -> RequestPlaceInConversation:
         messages = exchange.messages
         known = (self._ids.get(name) for name in list_ids_of_continued_state(exchange.tree))
         found, start = next(filter(None, known), (None, _START))
         marks = list(digest_message_prefixes(start, messages))
         digest = marks[-1][0] if marks else start
         if (failed := self._failed.get(exchange.interaction.key)) is not None:
-            return PlaceInConversation(failed, len(messages), digest, retry=True)
+            return RequestPlaceInConversation(failed, len(messages), digest, retry=True)
         if found is not None:
-            return PlaceInConversation(found, 0, digest)
+            return RequestPlaceInConversation(found, 0, digest)
         if (longest := next((each for each in reversed(marks) if each[0] in self._answered), None)) is not None:
             mark, count = longest
             # Of equal ones: not continued yet, then with the same tools, then the first.
             best = min(self._answered[mark], key=lambda each: (each.last != mark, each.tools != exchange.tools))
-            return PlaceInConversation(best, count, digest)
+            return RequestPlaceInConversation(best, count, digest)
         answered = next((n for n in range(len(messages), 0, -1) if messages[n - 1].role == "assistant"), 0)
         results = (message.tool_call_id for message in reversed(messages[answered:]) if message.role == "tool")
         waiting = next((self._waiting[call_id] for call_id in results if call_id in self._waiting), None)
         if waiting is not None:
-            return PlaceInConversation(waiting, answered, digest)
+            return RequestPlaceInConversation(waiting, answered, digest)
         for mark, count in reversed(marks[:-1]):
             earlier = self._asked.get(mark)
             if earlier is not None and (not earlier.tools or not exchange.tools or earlier.tools & exchange.tools):
-                return PlaceInConversation(earlier, max(count, answered), digest)
+                return RequestPlaceInConversation(earlier, max(count, answered), digest)
         prompt = [message for message in messages if message.role == "system"]
         system, _ = next(iter(digest_message_prefixes(_START, prompt)), (_START, 0))
         self._count += 1
-        return PlaceInConversation(RecordedConversation(str(self._count), exchange.tools, system), answered, digest)
+        return RequestPlaceInConversation(
+            RecordedConversation(str(self._count), exchange.tools, system), answered, digest
+        )
 
-    def add_turn(self, exchange: DecodedExchange, place: PlaceInConversation) -> None:
+    def add_turn(self, exchange: DecodedExchange, place: RequestPlaceInConversation) -> None:
         key, conversation = exchange.interaction.key, place.conversation
         self._failed.pop(key, None)
         if exchange.failed:

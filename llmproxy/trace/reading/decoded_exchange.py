@@ -24,7 +24,7 @@ from llmproxy.core.dialects.messages import (
     as_dict,
     as_list,
     convert_entry_to_messages,
-    to_text,
+    extract_content_text,
 )
 from llmproxy.core.dialects.stream_events import SSEParser, list_stream_events
 from llmproxy.core.dialects.usage_and_cost import LIMITS, compute_cost
@@ -132,9 +132,9 @@ class RequestMessageCache:
         read = self._reuse_read_entries(entries)
         if len(interaction.request.body) <= _LARGEST:
             self._recent.append((entries, read))
-        system = to_text(tree["system"]) if tree.get("system") else ""
+        system = extract_content_text(tree["system"]) if tree.get("system") else ""
         messages = [Message("system", system)] if system else []
-        messages += [message for found in read for message in found if has_content(message)]
+        messages += [message for found in read for message in found if is_nonempty_message(message)]
         return messages
 
     def _reuse_read_entries(self, entries: list[Any]) -> list[list[Message]]:
@@ -153,7 +153,7 @@ class RequestMessageCache:
         return best + [convert_entry_to_messages(entry) for entry in entries[len(best) :]]
 
 
-def convert_message_to_dict(message: Message) -> dict[str, Any]:
+def convert_neutral_message_to_dict(message: Message) -> dict[str, Any]:
     plain: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
         plain["tool_calls"] = [
@@ -166,7 +166,7 @@ def convert_message_to_dict(message: Message) -> dict[str, Any]:
     return plain
 
 
-def has_content(message: Message) -> bool:
+def is_nonempty_message(message: Message) -> bool:
     return bool(message.text or message.tool_calls or message.reasoning or message.tool_call_id)
 
 
@@ -210,7 +210,7 @@ class DecodedExchange:
         return next((cost for cost in costs if cost is not None), None)
 
 
-def decode_exchange(interaction: Interaction, history: RequestMessageCache) -> DecodedExchange:
+def decode_interaction_to_messages(interaction: Interaction, history: RequestMessageCache) -> DecodedExchange:
     response = interaction.response
     kind = response.mime_type
     events = [value for value in list_stream_events(kind, response.body) if isinstance(value, dict)]

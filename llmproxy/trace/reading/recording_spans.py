@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmproxy.advice import format_command
+from llmproxy.advice import format_llmproxy_command
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.cassettes.anonymized_export import from_json, to_json
+from llmproxy.core.cassettes.anonymized_export import build_interaction_from_json, convert_value_to_json
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
@@ -27,7 +27,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
             names = ", ".join(store.list_cassette_names(20)) or "none"
             raise CassetteNotFound(
                 f"Nothing is recorded in {path} for cassette {cassette!r}, sample {sample}; there are: {names}.",
-                hint=f"See what is recorded, and name one: {format_command('ls', path)}",
+                hint=f"See what is recorded, and name one: {format_llmproxy_command('ls', path)}",
             )
         found = store.iter_interactions(cassette, sample)
         yield from build_spans(each for each in found if party in (None, each.party))
@@ -36,12 +36,14 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
 def read_interactions_as_json(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
     """Yield the agent's recordings in the proxy's JSON form, in order. Raises as :func:`spans_of`."""
     with open_store(path, writable=False, now=time.time) as store:  # noqa: TID251 - as above
-        yield from (to_json(each) for each in store.iter_interactions(cassette, sample) if each.party == AGENT)
+        yield from (
+            convert_value_to_json(each) for each in store.iter_interactions(cassette, sample) if each.party == AGENT
+        )
 
 
-def parse_embedded_recording(call: Call) -> Interaction | None:
+def parse_recording_json_of_call(call: Call) -> Interaction | None:
     """Return a call's recording, if any. Raises CassetteCorrupt for an invalid one."""
     if call.recording is None:
         return None
-    made = from_json(call.recording, 1)
+    made = build_interaction_from_json(call.recording, 1)
     return made if call.occurrence is None else replace(made, occurrence=call.occurrence)

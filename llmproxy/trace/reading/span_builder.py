@@ -31,18 +31,18 @@ from urllib.parse import urlsplit
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict
 from llmproxy.core.keys.mcp import ANSWER, END, NOTIFICATION, STREAM
-from llmproxy.core.mcp_answer_replay import list_messages, parse_jsonrpc_body, read_mcp_tool_call
+from llmproxy.core.mcp_answer_replay import list_mcp_messages, parse_jsonrpc_body, read_mcp_call_with_result
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import STDIO_PREFIX
-from llmproxy.trace.reading.conversations import PlaceInConversation, RecordedConversation, RecordedConversations
+from llmproxy.trace.reading.conversations import RecordedConversation, RecordedConversations, RequestPlaceInConversation
 from llmproxy.trace.reading.decoded_exchange import (
     CLIENT_ERROR,
     DecodedExchange,
     RequestMessageCache,
-    convert_message_to_dict,
+    convert_neutral_message_to_dict,
     convert_usage_for_trace,
-    decode_exchange,
+    decode_interaction_to_messages,
     derive_span_id,
     find_tool_name,
     join_nested_strings,
@@ -72,7 +72,7 @@ _PREFIX = re.compile(r"__|[./:]")
 
 
 @dataclass(slots=True, eq=False)
-class QueuedSpan:
+class SpanHeldUntilComplete:
     span: Span
     ready: bool
     size: int
@@ -80,11 +80,11 @@ class QueuedSpan:
 
 class IncompleteSpanQueue:
     def __init__(self) -> None:
-        self._waiting: deque[QueuedSpan] = deque()
+        self._waiting: deque[SpanHeldUntilComplete] = deque()
         self._size = 0
 
-    def add_span(self, span: Span, *, ready: bool = True, size: int = 0) -> QueuedSpan:
-        entry = QueuedSpan(span, ready, size)
+    def add_span(self, span: Span, *, ready: bool = True, size: int = 0) -> SpanHeldUntilComplete:
+        entry = SpanHeldUntilComplete(span, ready, size)
         self._waiting.append(entry)
         self._size += size
         return entry
@@ -156,18 +156,18 @@ def build_tool_identity_attributes(call: ToolCall) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class AnswerAwaitingRetry:
-    request: QueuedSpan
-    response: QueuedSpan
+class FailedCallSpansAwaitingRetry:
+    request: SpanHeldUntilComplete
+    response: SpanHeldUntilComplete
     attempts: int = 1
 
 
-class SpanBuilder:
+class InteractionsToSpansConverter:
     def __init__(self) -> None:
         self._line = IncompleteSpanQueue()
         self._history, self._conversations = RequestMessageCache(), RecordedConversations()
         # Equal ones share an object: long histories are cheap.
-        self._to_plain = lru_cache(_PLAIN)(convert_message_to_dict)
+        self._to_plain = lru_cache(_PLAIN)(convert_neutral_message_to_dict)
         self._all: list[RecordedConversation] = []
         self._carried: set[str] = set()
         """Model tool calls, by span id, that a message to a server carries out."""
@@ -176,11 +176,11 @@ class SpanBuilder:
         """Yield the spans, in order, each as soon as it is complete; takes the order of the requests."""
         for interaction in interactions:
             if interaction.operation in CHAT:
-                self._add_chat_exchange(decode_exchange(interaction, self._history))
+                self._add_chat_exchange(decode_interaction_to_messages(interaction, self._history))
             elif interaction.operation.startswith(MCP_PREFIX):
                 self._add_mcp_message(interaction)
             elif interaction.usage != Usage():
-                self._add_non_chat_call(decode_exchange(interaction, self._history))
+                self._add_non_chat_call(decode_interaction_to_messages(interaction, self._history))
             yield from self._line.take_ready()
         yield from self._line.take_ready(ended=True)
 
@@ -201,7 +201,7 @@ class SpanBuilder:
         response = self._line.add_span(self._build_answer_span(exchange, conversation, request.span))
         if exchange.failed:
             attempts = conversation.failed.attempts + 1 if place.retry and conversation.failed else 1
-            conversation.failed = AnswerAwaitingRetry(request, response, attempts)
+            conversation.failed = FailedCallSpansAwaitingRetry(request, response, attempts)
             request.ready = response.ready = False
         else:
             conversation.failed = None
@@ -239,7 +239,7 @@ class SpanBuilder:
                 return conversation.pending[0].kept.span, "time"
         return None
 
-    def _add_new_message_spans(self, exchange: DecodedExchange, place: PlaceInConversation) -> None:
+    def _add_new_message_spans(self, exchange: DecodedExchange, place: RequestPlaceInConversation) -> None:
         new, conversation = exchange.messages[place.known :], place.conversation
         # Up to the last answer it is history that the wire has not seen.
         old = next((n for n in range(len(new), 0, -1) if new[n - 1].role == "assistant"), 0)
@@ -322,19 +322,19 @@ class SpanBuilder:
 
     def _add_mcp_message(self, interaction: Interaction) -> None:
         """Add a message to an MCP server, under the matching tool call of a model if one is pending."""
-        if (span := build_mcp_span(interaction)) is None:
+        if (span := build_mcp_message_span(interaction)) is None:
             return
         waiting = (each.kept.span for one in reversed(self._all[-_LOOKED_AT:]) for each in one.pending)
         free = (each for each in waiting if each.id not in self._carried and each.tool_args == span.tool_args)
         call = next(
-            (each for each in free if span.tool_name in list_possible_unprefixed_names(each.tool_name or "")), None
+            (each for each in free if span.tool_name in list_possible_server_tool_names(each.tool_name or "")), None
         )
         if call is not None:
             span.parent_id = call.id
             self._carried.add(call.id)
         self._line.add_span(span)
 
-    def _convert_to_attempt(self, failed: AnswerAwaitingRetry) -> QueuedSpan:
+    def _convert_to_attempt(self, failed: FailedCallSpansAwaitingRetry) -> SpanHeldUntilComplete:
         """Turn a failed answer into an attempt: the request stays one, and its usage is not added."""
         span = failed.response.span
         span.kind, span.name = SpanKind.AGENT_STEP, "llm_attempt"
@@ -380,10 +380,10 @@ def _set_usage_and_cost(span: Span, exchange: DecodedExchange) -> None:
 
 
 def build_spans(interactions: Iterable[Interaction]) -> Iterator[Span]:
-    return SpanBuilder().convert(interactions)
+    return InteractionsToSpansConverter().convert(interactions)
 
 
-def build_mcp_span(interaction: Interaction) -> Span | None:
+def build_mcp_message_span(interaction: Interaction) -> Span | None:
     operation = interaction.operation
     if operation in (ANSWER, END, STREAM) or operation.startswith(NOTIFICATION):
         return None
@@ -391,8 +391,8 @@ def build_mcp_span(interaction: Interaction) -> Span | None:
     name, duration = operation.removeprefix(MCP_PREFIX), chunks[-1].offset / 1000 if chunks else None
     span = Span(derive_span_id(interaction, "mcp"), SpanKind.AGENT_STEP, name, interaction.started_at, duration)
     span.metadata = _build_mcp_attributes(interaction)
-    call = read_mcp_tool_call(interaction)
-    answers = [part.value for part in list_messages(response) if isinstance(part.value, dict)]
+    call = read_mcp_call_with_result(interaction)
+    answers = [part.value for part in list_mcp_messages(response) if isinstance(part.value, dict)]
     codes = (as_dict(each.get("error")).get("code") for each in answers if "method" not in each)
     if (code := next((int(each) for each in codes if isinstance(each, int)), None)) is not None:
         span.metadata |= {"rpc.response.status_code": str(code), "error.type": str(code)}
@@ -436,6 +436,6 @@ def _build_mcp_attributes(interaction: Interaction) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def list_possible_unprefixed_names(name: str) -> list[str]:
+def list_possible_server_tool_names(name: str) -> list[str]:
     """Return possible server names of the tool that a model calls `name`, the longest first."""
     return [name, *(name[each.end() :] for each in _PREFIX.finditer(name))]

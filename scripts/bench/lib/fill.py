@@ -17,8 +17,8 @@ from lib import traffic
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig
-from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.store.bodies import DeltaBase, compress_body
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter
+from llmproxy.core.store.bodies import DeltaBaseBody, compress_body_for_storage
 from llmproxy.protocol import Mode
 
 MANY = 1_000
@@ -32,7 +32,7 @@ HEADERS = tuple(
 
 def engine(store: Path) -> Engine:
     """Return an engine that records into `store`."""
-    journal = Journal.open(Path(f"{store}.fill.state.db"), time.time)
+    journal = CallDecisionJournalWriter.open(Path(f"{store}.fill.state.db"), time.time)
     return Engine(
         EngineConfig(mode=Mode.RECORD, store=store),
         redactor=Redactor(),
@@ -94,7 +94,7 @@ def copied(path: Path, first: int, keys: list[str]) -> None:
         columns = [name for name in row if name != "id"]
         insert = f"INSERT INTO interactions ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
         for number, key in enumerate(keys, first):
-            request = body_row(conn, traffic.body(number), (DeltaBase(base, 0, base_content),))
+            request = body_row(conn, traffic.body(number), (DeltaBaseBody(base, 0, base_content),))
             answer = body_row(conn, traffic.answer(number, size=BIG_ANSWER), ())
             size = json.dumps([[120_000, BIG_ANSWER]], separators=(",", ":"))
             row |= {
@@ -109,9 +109,9 @@ def copied(path: Path, first: int, keys: list[str]) -> None:
         conn.commit()
 
 
-def body_row(conn: sqlite3.Connection, content: bytes, bases: tuple[DeltaBase, ...]) -> int:
+def body_row(conn: sqlite3.Connection, content: bytes, bases: tuple[DeltaBaseBody, ...]) -> int:
     """Write a body as the store does."""
-    made = compress_body(content, bases)
+    made = compress_body_for_storage(content, bases)
     values = (
         hashlib.sha256(content).digest(),
         len(content),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli.parts.import_files import (
-    ImportFile,
+    RecordingFileToImport,
     group_files_by_cassette,
     load_stored_or_file_cassette,
     read_exchanges,
@@ -42,7 +42,7 @@ def test_a_forced_format_is_that_of_every_file(tmp_path: Path) -> None:
     """Nothing is looked at, and nothing passed over, where the format was named."""
     (tmp_path / "x.json").write_text("{}")
     (piece,) = group_files_by_cassette([tmp_path], None, get_format("har"))["x"]
-    assert piece == ImportFile(tmp_path / "x.json", get_format("har"))
+    assert piece == RecordingFileToImport(tmp_path / "x.json", get_format("har"))
 
 
 def test_one_name_for_two_files(tmp_path: Path) -> None:

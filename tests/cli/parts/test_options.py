@@ -11,12 +11,12 @@ from typer.main import get_command
 
 from llmproxy.cli import load_command, main
 from llmproxy.cli.parts.options import (
+    CliRunArguments,
     CommandWithSettingsFlags,
-    FreePortCliCommand,
-    RunArguments,
     RunCommandOptions,
+    TyperCommandUsingFreeProxyPort,
     get_given_flag_values,
-    list_declared_run_options,
+    list_run_options_of_cli_command,
 )
 
 
@@ -54,7 +54,7 @@ def test_a_boolean_can_be_switched_off(seen: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(("kind", "says"), [
     (CommandWithSettingsFlags, "default 8080]"),
-    (FreePortCliCommand, "[any free one unless given; for agents at a `url` 8080]"),
+    (TyperCommandUsingFreeProxyPort, "[any free one unless given; for agents at a `url` 8080]"),
 ])  # fmt: skip
 def test_help_says_where_the_command_listens(
     kind: type[CommandWithSettingsFlags], says: str, capsys: pytest.CaptureFixture[str]
@@ -93,12 +93,12 @@ def flags(command: str) -> dict[str, Any]:
 def test_a_command_has_the_options_that_have_a_help_for_it(command: str) -> None:
     """And no others: `learn` runs an agent as it is."""
     here = flags(command)
-    for name, row in list_declared_run_options().items():
+    for name, row in list_run_options_of_cli_command().items():
         assert here.get(row.flag.partition("/")[0]) == row.help.get(command), name
 
 
 def test_what_is_typed_again_has_each_option_that_says_so() -> None:
     """A switch that is off by default, one that is on, and values that a shell must not part; nothing that was not typed."""
-    typed = shlex.split(RunArguments({}, ("x",), GIVEN).run_command_prefix)
+    typed = shlex.split(CliRunArguments({}, ("x",), GIVEN).run_command_prefix)
     assert typed == ["llmproxy", "run", "--intercept", "--no-base-urls", "--var", "a=b", "--mcp-config", "a b.json"]
-    assert RunArguments({}, ("x",)).run_command_prefix == "llmproxy run"
+    assert CliRunArguments({}, ("x",)).run_command_prefix == "llmproxy run"

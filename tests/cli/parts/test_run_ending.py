@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.cli.parts.run_ending import LOOKED_AT, LiveTestComparer, RunFinisher, explain_no_recording_used
+from llmproxy.cli.parts.run_ending import LOOKED_AT, LiveRunDifferenceReporter, RunFinisher, explain_no_recording_used
 from llmproxy.client.child_env import EnvironmentPlan
-from llmproxy.client.control import Control, ControlError
+from llmproxy.client.control import ControlApiClient, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import SessionReport
 from llmproxy.report.events import Completed, Finished, Status
@@ -20,7 +20,7 @@ def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) ->
     """The session is closed and summed up all the same; only its last calls are asked for."""
     asked: list[int] = []
 
-    class Forgetful(Control):
+    class Forgetful(ControlApiClient):
         def report(self, name: str) -> SessionReport:
             return SessionReport(name, name, refused=1, arrived=30_000)
 
@@ -59,7 +59,7 @@ def test_scenarios_are_compared_with_their_recordings(tmp_path: Path) -> None:
     told: list[tuple[list[str], dict[str, object]]] = []
     baseline.write_text(json.dumps({"summary": [{"scenario": "one", "status": "passed", "runs": 1}]}))
     loaded = load({"store": str(store)}, {}, tmp_path)
-    handler = LiveTestComparer(loaded, store, baseline, lambda lines, plain: told.append((lines, dict(plain))))
+    handler = LiveRunDifferenceReporter(loaded, store, baseline, lambda lines, plain: told.append((lines, dict(plain))))
     with Bench(store, live=["llm"]) as bench:
         for status in (Status.FAILED, Status.PASSED):
             bench.model = scripted([Turn((GET, COUNT)), Turn(text="0")])
@@ -79,6 +79,8 @@ def test_scenarios_are_compared_with_their_recordings(tmp_path: Path) -> None:
 def test_without_live_runs_nothing_is_said(tmp_path: Path) -> None:
     """Nothing was run, or every scenario was skipped."""
     told: list[object] = []
-    handler = LiveTestComparer(load({}, {}, tmp_path), tmp_path / "x.db", None, lambda *what: told.append(what))
+    handler = LiveRunDifferenceReporter(
+        load({}, {}, tmp_path), tmp_path / "x.db", None, lambda *what: told.append(what)
+    )
     handler.handle(Completed(exit_code=5, seconds=0.0))
     assert told == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.cli.parts.session_setup import open_session
-from llmproxy.client.control import CONFLICT, Control, ControlError
+from llmproxy.client.control import CONFLICT, ControlApiClient, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import LLMProxyError, SettingsError
@@ -19,7 +19,7 @@ from llmproxy.settings import load
 def test_a_run_within_a_run_is_told_so(run: str | None, kind: type[LLMProxyError], tmp_path: Path) -> None:
     """It has the outer one's session already; any other session that is open is somebody else's."""
 
-    class Busy(Control):
+    class Busy(ControlApiClient):
         def open_session(self, name: str, **_: Any) -> SessionReport:
             raise ControlError(f"session {name!r} is open already.", status=CONFLICT)
 

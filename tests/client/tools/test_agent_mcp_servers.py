@@ -13,8 +13,8 @@ from llmproxy.client.tools.agent_mcp_servers import (
     FoundMcpServers,
     build_mcp_config_from_servers,
     find_agent_mcp_servers,
-    insert_mcp_config,
     parse_mcp_config,
+    replace_mcp_config_path_in_command,
     rewrite_mcp_config,
     write_mcp_config_copy,
 )
@@ -262,13 +262,13 @@ def test_what_is_no_configuration_is_said(text: str) -> None:
 ])  # fmt: skip
 def test_the_command_gets_the_copy(command: list[str], made: tuple[str, ...]) -> None:
     """Where it named the file; Claude Code takes it by an option of its own."""
-    assert insert_mcp_config(command, "x.json", "/tmp/c") == made
+    assert replace_mcp_config_path_in_command(command, "x.json", "/tmp/c") == made
 
 
 def test_a_command_that_does_not_name_the_file_is_refused() -> None:
     """Its servers would run for real, and nobody would know."""
     with pytest.raises(SettingsError, match="does not name this file"):
-        insert_mcp_config(["agent"], "x.json", "/tmp/c")
+        replace_mcp_config_path_in_command(["agent"], "x.json", "/tmp/c")
 
 
 def test_a_server_at_the_proxy_s_own_address_is_left() -> None:

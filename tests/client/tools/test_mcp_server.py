@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from llmproxy.cli.mcp import choose_mcp_recording_store
+from llmproxy.cli.mcp import choose_cassette_store_for_mcp
 from llmproxy.client.tools.mcp_server import (
     LONGEST,
     TOOLS,
+    LlmproxyMcpTool,
     McpServeOptions,
-    McpTool,
     build_llmproxy_arguments,
     list_own_mcp_tools,
     shorten_output,
@@ -141,7 +141,7 @@ def test_a_suite_s_recordings_are_found_where_they_are_alone(
     for name in there:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text('[tool.llmproxy]\nstore = "mine.db"\n' if name.endswith(".toml") else "")
-    assert choose_mcp_recording_store(tmp_path) == found
+    assert choose_cassette_store_for_mcp(tmp_path) == found
     advised = build_missing_store_file_hint(tmp_path / "llmproxy.db")
     assert advised.endswith(" --store .llmproxy/llmproxy.db") == (".llmproxy/llmproxy.db" in there), advised
 
@@ -170,7 +170,7 @@ SOUND: dict[str, list[Any]] = {"string": [], "integer": [], "object": [{}], "arr
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda each: each.name)
-def test_what_is_no_argument_is_refused_in_words(tool: McpTool) -> None:
+def test_what_is_no_argument_is_refused_in_words(tool: LlmproxyMcpTool) -> None:
     """Whatever a client sends for an argument: it is of the schema's type and can be a word of a command, or no command is run."""
     serving = McpServeOptions("s.db", "given", write=True, agent=("agent",))
     whole: dict[str, Any] = dict.fromkeys(tool.required, "c")

@@ -20,7 +20,7 @@ from llmproxy.client.tools.mcp_shim import (
     parse_mcp_shim_arguments,
     split_secrets_from_command,
 )
-from llmproxy.core.secrets.entropy import list_env_secrets
+from llmproxy.core.secrets.entropy import list_secret_env_values
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.errors import MachineError
 from tests.support.process import clean_env
@@ -59,7 +59,7 @@ def test_nothing_heavy_is_imported_before_a_proxy() -> None:
     """The client waits for the start of each of its servers."""
     code = (
         "import sys; sys.argv = ['llmproxy', 'mcp', '--proxy', 'http://127.0.0.1:9', '--', 'x'];"
-        "sys.stdin = open('/dev/null'); from llmproxy.__main__ import run; run()"
+        "sys.stdin = open('/dev/null'); from llmproxy.__main__ import run_llmproxy_cli; run_llmproxy_cli()"
     )
     assert not imported(code) & {*HEAVY, "typer", "asyncio", "sqlite3"}
 
@@ -164,7 +164,7 @@ def test_which_arguments_are_secrets(command: str, secret: str | int) -> None:
 )  # fmt: skip
 def test_what_a_name_alone_makes_a_secret(value: str, is_secret: bool) -> None:
     """Words, numbers and URLs stand in questions too: two of them must not become one."""
-    assert list_env_secrets({"DEPLOY_TOKEN": value, "HOME": "x1y2z3x1y2z3"}) == [value] * is_secret
+    assert list_secret_env_values({"DEPLOY_TOKEN": value, "HOME": "x1y2z3x1y2z3"}) == [value] * is_secret
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_what_a_name_alone_makes_a_secret(value: str, is_secret: bool) -> None:
 def test_which_variables_are_secrets_by_their_names(name: str, is_secret: bool) -> None:
     """The same ones for the shim and for what a report hides."""
     value = "Hx7Qm2Wz9LpT4vRk8sBn"
-    assert list_env_secrets({name: value}) == [value] * is_secret
+    assert list_secret_env_values({name: value}) == [value] * is_secret
     assert Redactor({name: value}).text(f"it is {value}") == ("it is [REDACTED]" if is_secret else f"it is {value}")
 
 

@@ -16,7 +16,12 @@ from typing import Any
 import pytest
 
 from llmproxy.client.tools.mcp_shim import EngineShimBackend
-from llmproxy.client.tools.stdio_proxy import StdioProxy, make_client_line_writer, read_lines, split_notification_runs
+from llmproxy.client.tools.stdio_proxy import (
+    StdioProxy,
+    make_client_line_writer,
+    read_lines,
+    split_lines_after_notifications,
+)
 from llmproxy.errors import Exit, MachineError
 from llmproxy.protocol import McpStdioLineOutcome, Mode
 from llmproxy.settings import Settings
@@ -431,7 +436,7 @@ ASKED = b'{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage"}\n'
 ])  # fmt: skip
 def test_what_follows_a_notification_is_a_part_of_its_own(parts: list[bytes]) -> None:
     """Nothing else is cut, and not a byte is lost."""
-    assert split_notification_runs(b"".join(parts)) == parts
+    assert split_lines_after_notifications(b"".join(parts)) == parts
 
 
 def pipe() -> tuple[int, Callable[[], bytes], Callable[[], None]]:

@@ -15,14 +15,14 @@ from llmproxy.core.bindings import (
     IdPair,
     IdPairs,
     MatchedMessageCache,
+    MisfitReason,
     Mismatch,
-    MismatchKind,
     RunVariable,
+    fill_in_present_values,
     match_request_values,
-    rewrite_recorded_request,
 )
 from llmproxy.core.bindings.leaf_pairs import pair_request_leaves
-from llmproxy.core.bindings.request_comparison import rewrite_message_with_bindings
+from llmproxy.core.bindings.request_comparison import rewrite_chat_message_with_bindings
 from llmproxy.core.misses.nearest_recording import find_messages_member
 from tests.core.bindings import test_near_duplicates as near
 from tests.core.bindings.test_property import make_worlds
@@ -119,7 +119,7 @@ def test_an_id_that_a_tool_makes_later_counts_in_what_fitted_before() -> None:
     for _ in range(3):
         assert isinstance(match_request_values(bindings, before, now, None, fitted), Fit)
     known = IdPairs([IdPair("made", "hex", "c0ffee12", "beefbeef")])
-    assert narrow(Mismatch, match_request_values(bindings, before, now, known, fitted)).why is MismatchKind.LEAKED
+    assert narrow(Mismatch, match_request_values(bindings, before, now, known, fitted)).why is MisfitReason.LEAKED
 
 
 def test_a_message_after_another_call_is_that_tools_result() -> None:
@@ -153,9 +153,9 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
         run, _, recorded, _, bindings = make_worlds(random.Random(seed))
         tree = REQUESTS[operation](run, recorded)
         member, messages = find_messages_member(tree)
-        whole = rewrite_recorded_request(bindings, tree)
+        whole = fill_in_present_values(bindings, tree)
         assert isinstance(whole, dict)
-        assert [rewrite_message_with_bindings(bindings, member, each) for each in messages] == whole[member]
+        assert [rewrite_chat_message_with_bindings(bindings, member, each) for each in messages] == whole[member]
         told += whole[member] != messages
     assert told > 3
 
@@ -163,11 +163,11 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
 def test_a_wrapped_body_is_told_in_its_wrapper_and_in_its_order() -> None:
     """Code Assist wraps requests; one may be empty, and JSON may name a member by nothing."""
     said = {"z": 1, "contents": [{"role": "user", "parts": [{"text": "in /tmp/a/x"}]}]}
-    told = rewrite_recorded_request(Bindings(A, B), {"project": "p", "request": said})
+    told = fill_in_present_values(Bindings(A, B), {"project": "p", "request": said})
     now = {**said, "contents": [{"role": "user", "parts": [{"text": "in /srv/b/x"}]}]}
     assert json.dumps(told) == json.dumps({"project": "p", "request": now})
-    assert rewrite_recorded_request(Bindings(A, B), {"request": {}}) == {"request": {}}
+    assert fill_in_present_values(Bindings(A, B), {"request": {}}) == {"request": {}}
     for name in ("", "request.x", "y"):
         for tree in ({name: "in /tmp/a/x", "a": 2}, {"request": {name: "in /tmp/a/x", "b": "y"}}):
-            told = rewrite_recorded_request(Bindings(A, B), tree)
+            told = fill_in_present_values(Bindings(A, B), tree)
             assert json.dumps(told) == json.dumps(tree).replace("/tmp/a", "/srv/b")

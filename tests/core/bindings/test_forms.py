@@ -11,13 +11,13 @@ import pytest
 
 from llmproxy.core.bindings import (
     BadRunVariable,
-    BindableValues,
+    BindingPolicy,
     Bindings,
     Fit,
     IdPair,
     IdPairs,
+    MisfitReason,
     Mismatch,
-    MismatchKind,
     RunVariable,
     RunVariableKind,
     VolatileField,
@@ -29,7 +29,7 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.id_pairs import RecordedIdFinder
 from llmproxy.core.bindings.session_bindings import SessionBindings, read_last_user_text
 from llmproxy.core.bindings.value_forms import UUID_SPELLINGS
-from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
@@ -235,10 +235,10 @@ def test_the_scope_leaves_less() -> None:
     bodies = [{"system": f"{cwd} {day}"} for cwd, day in (("/tmp/a", "2026-11-22"), ("/srv/ci/b c", "2026-11-23"))]
     assert isinstance(match_request_values(Bindings(before, now), bodies[0], bodies[1]), Fit)
     assert isinstance(
-        match_request_values(Bindings(before, now, scope=BindableValues.PATHS), bodies[0], bodies[1]), Mismatch
+        match_request_values(Bindings(before, now, scope=BindingPolicy.PATHS), bodies[0], bodies[1]), Mismatch
     )
-    assert isinstance(match_request_values(Bindings(before, now, scope=BindableValues.NONE), bodies[0], bodies[0]), Fit)
-    assert not Bindings(before, now, scope=BindableValues.NONE)
+    assert isinstance(match_request_values(Bindings(before, now, scope=BindingPolicy.NONE), bodies[0], bodies[0]), Fit)
+    assert not Bindings(before, now, scope=BindingPolicy.NONE)
 
 
 def _asked(question: str, *more: object) -> dict[str, object]:
@@ -248,7 +248,7 @@ def _asked(question: str, *more: object) -> dict[str, object]:
 def _canonical(question: str, *more: object) -> Canonical:
     where = route("/v1/chat/completions", (), {})
     request = Request("POST", "/x", (), json.dumps(_asked(question, *more)).encode())
-    return canonicalize(request, where, Rules(), lambda _: None)
+    return canonicalize_request(request, where, Rules(), lambda _: None)
 
 
 def _key(question: str) -> str:
@@ -383,7 +383,7 @@ def test_no_value_breaks_anything_or_changes_what_is_another_thing(name: str) ->
             if all(side[0].kind is RunVariableKind.SHORT for side in sides):
                 same = answer(text)
                 got = rewrite_answer(bindings, Fit((), ()), same)
-                assert got is same or (isinstance(got, Mismatch) and got.why is MismatchKind.SHORT), (value, other)
+                assert got is same or (isinstance(got, Mismatch) and got.why is MisfitReason.SHORT), (value, other)
 
 
 def test_one_that_is_a_prefix_of_another_is_not_taken_for_it() -> None:
@@ -418,7 +418,7 @@ def test_a_number_of_a_volatile_field_is_no_short_id_of_another_one() -> None:
         }
 
     assert isinstance(match_request_values(bindings, calls(7, 7), calls(9, 7)), Fit)
-    assert narrow(Mismatch, match_request_values(bindings, calls("7", "7"), calls("9", "7"))).why is MismatchKind.LEAKED
+    assert narrow(Mismatch, match_request_values(bindings, calls("7", "7"), calls("9", "7"))).why is MisfitReason.LEAKED
 
 
 @pytest.mark.parametrize("blank", [" ", "\n", "\t"])
@@ -429,4 +429,4 @@ def test_an_id_is_not_left_behind_an_escape_of_argument_text(blank: str) -> None
     body = {"choices": [{"index": 0, "message": {"role": "assistant", "tool_calls": [call]}}]}
     response = Response(200, "OK", (("content-type", "application/json"),), (Chunk(0, json.dumps(body).encode()),))
     fit = Fit((), (IdPair("commit", "hex", old, new),))
-    assert narrow(Mismatch, rewrite_answer(Bindings([], []), fit, response)).why is MismatchKind.LEAKED
+    assert narrow(Mismatch, rewrite_answer(Bindings([], []), fit, response)).why is MisfitReason.LEAKED

@@ -11,8 +11,8 @@ from llmproxy.core.bindings import (
     SYSTEM,
     Bindings,
     Fit,
+    MisfitReason,
     Mismatch,
-    MismatchKind,
     RunVariable,
     VolatileField,
     build_run_variable,
@@ -21,14 +21,14 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.bindings.volatile_learning import (
     LearnedField,
-    RewrittenRecordedRequest,
+    RecordedRequestWithPresentValues,
+    choose_volatile_field_name,
     find_differing_volatile_value,
-    generalize_fields_over_commands,
+    infer_volatile_fields_from_pair,
     infer_volatile_value_kind,
     is_result_from_other_machine,
-    learn_volatile_fields,
-    name_volatile_field,
     rewrite_recorded_request_for_miss,
+    widen_volatile_fields_to_any_args,
 )
 from llmproxy.core.traffic.json_diff import list_differences
 from tests.support.messages import used, user
@@ -58,7 +58,7 @@ def asked(
 
 def learn(recorded: dict[str, Any], present: dict[str, Any]) -> tuple[LearnedField, ...] | Mismatch:
     """Return what the pair teaches, under the run variables of A and B."""
-    return learn_volatile_fields(Bindings(A, B), recorded, present)
+    return infer_volatile_fields_from_pair(Bindings(A, B), recorded, present)
 
 
 def taught(recorded: dict[str, Any], present: dict[str, Any]) -> tuple[LearnedField, ...]:
@@ -141,7 +141,7 @@ def test_what_one_result_made_is_known_in_the_next() -> None:
 ])  # fmt: skip
 def test_words_are_never_learned(recorded: str, present: str) -> None:
     """Another result is another question, whatever surrounds it."""
-    assert narrow(Mismatch, learn(asked(recorded), asked(present, cwd="/srv/of-today"))).why is MismatchKind.DIFFERENT
+    assert narrow(Mismatch, learn(asked(recorded), asked(present, cwd="/srv/of-today"))).why is MisfitReason.DIFFERENT
 
 
 @pytest.mark.parametrize(("recorded", "present"), [
@@ -162,7 +162,7 @@ def test_system_text_is_learned_only_where_that_is_asked_for() -> None:
     """For volatile fields that ship with an agent; `--accept` never takes one."""
     old, new = ({"model": "m", "system": f"Git user: {name}\nBe brief."} for name in ("ann", "kim"))
     assert isinstance(learn(old, new), Mismatch)
-    found = learn_volatile_fields(Bindings(A, B), old, new, outside=True)
+    found = infer_volatile_fields_from_pair(Bindings(A, B), old, new, outside=True)
     assert isinstance(found, tuple)
     (one,) = found
     assert (one.field.tool, one.field.before, one.is_bulk_acceptable) == ("<system>", "Git user: ", False)
@@ -223,10 +223,10 @@ def test_slots_that_stand_behind_every_command_become_one() -> None:
     commands = tuple(f"echo {n}" for n in range(1, 5))
     found = taught(asked(*results, commands=commands), asked(*others, commands=commands))
     assert len(found) == 4
-    assert [(each.field.name, each.field.arguments) for each in generalize_fields_over_commands(found)] == [
+    assert [(each.field.name, each.field.arguments) for each in widen_volatile_fields_to_any_args(found)] == [
         ("chunk_id", "")
     ]
-    assert generalize_fields_over_commands(found[:2]) == found[:2]
+    assert widen_volatile_fields_to_any_args(found[:2]) == found[:2]
 
 
 def test_times_of_a_listing_are_one_slot() -> None:
@@ -236,20 +236,20 @@ def test_times_of_a_listing_are_one_slot() -> None:
     new = "\n".join(row.format(n, f"Nov 23 11:0{n}", f"{n}.txt") for n in range(3))
     before, now = asked(old), asked(new, cwd="/srv/of-today")
     found = taught(before, now)
-    merged = generalize_fields_over_commands(found)
+    merged = widen_volatile_fields_to_any_args(found)
     assert [(each.field.name, each.field.before, each.is_bulk_acceptable) for each in merged] == [
         ("file_time", "{:row} ", True)
     ]
     assert isinstance(match_request_values(Bindings(A, B, [merged[0].field]), before, now), Fit)
     assert parse_volatile_field(merged[0].field.to_dict()) == merged[0].field
-    assert [each.field.before for each in generalize_fields_over_commands(found[:1])] == ["-rw-r--r-- 1 root root 0 "]
+    assert [each.field.before for each in widen_volatile_fields_to_any_args(found[:1])] == ["-rw-r--r-- 1 root root 0 "]
 
 
 def test_a_slot_behind_the_branch_is_found_on_another_branch() -> None:
     """Learned where the branch was the same in both runs: its name stands in the anchor, not its value."""
     here = run_variables("/srv/of-today", git_branch="main", user="ann")
     old, new = asked("[main 1f3a9c0] Add"), asked("[main 0c0ffee] Add", cwd="/srv/of-today")
-    found = learn_volatile_fields(Bindings(A, here), old, new)
+    found = infer_volatile_fields_from_pair(Bindings(A, here), old, new)
     assert isinstance(found, tuple), found
     assert [(each.field.name, each.field.before) for each in found] == [("commit", "[{git_branch} ")]
     there = asked("[trunk abcdef1] Add", cwd="/srv/of-today")
@@ -265,11 +265,11 @@ def test_an_agents_own_word_for_gits_user_is_learned_for_whoever_ships_slots() -
         {"model": "m", "messages": [{"role": "system", "content": f"Status:\nGit user: {name}\nBranch"}]}
         for name in ("Ann Smith", "Kim García Ek")
     )
-    found = learn_volatile_fields(bindings, old, new, outside=True)
+    found = infer_volatile_fields_from_pair(bindings, old, new, outside=True)
     assert isinstance(found, tuple), found
     (slot,) = (each.field for each in found)
     assert (slot.name, slot.kind, slot.tool, slot.before) == ("git_user", "person", SYSTEM, "Git user: ")
-    assert isinstance(learn_volatile_fields(bindings, old, new), Mismatch)
+    assert isinstance(infer_volatile_fields_from_pair(bindings, old, new), Mismatch)
 
 
 @pytest.mark.parametrize(("before", "called", "kind", "name"), [
@@ -295,7 +295,7 @@ def test_an_agents_own_word_for_gits_user_is_learned_for_whoever_ships_slots() -
 ])  # fmt: skip
 def test_a_slot_is_called_after_what_stands_before_it(before: str, called: str, kind: str, name: str) -> None:
     """Columns of listings by their meaning, everything else by its words; a bare `id` by its tool."""
-    assert name_volatile_field(before, called, kind, "make_task", ()) == name
+    assert choose_volatile_field_name(before, called, kind, "make_task", ()) == name
 
 
 @pytest.mark.parametrize(("tool", "name"), [
@@ -304,12 +304,12 @@ def test_a_slot_is_called_after_what_stands_before_it(before: str, called: str, 
 ])  # fmt: skip
 def test_a_bare_id_is_that_of_the_thing_that_the_tool_makes(tool: str, name: str) -> None:
     """So that it is found again where another tool is given it by that name."""
-    assert name_volatile_field("", "id", "integer", tool, ()) == name
+    assert choose_volatile_field_name("", "id", "integer", tool, ()) == name
 
 
 def test_two_slots_have_two_names() -> None:
     """Numbered, in the order in which they were learned."""
-    assert name_volatile_field("made ", "", "hex", "t", {"made", "made_2"}) == "made_3"
+    assert choose_volatile_field_name("made ", "", "hex", "t", {"made", "made_2"}) == "made_3"
 
 
 @pytest.mark.parametrize(("tool", "arguments", "foreign"), [
@@ -373,7 +373,7 @@ def test_an_id_of_the_recorded_run_in_json_inside_of_a_member_is_no_fit() -> Non
     """What the tool made is another one in the line before it."""
     recorded, present = (json.dumps({"output": f'{made}\n{{"id": "{ONE}"}}'}) for made in (ONE, TWO))
     found = narrow(Mismatch, learn(asked(recorded), asked(present, cwd="/srv/of-today")))
-    assert found.why is MismatchKind.LEAKED
+    assert found.why is MisfitReason.LEAKED
 
 
 A_RESTATING, B_RESTATING = (RunVariable("cwd", "/tmp/a"),), (RunVariable("cwd", "/srv/ci/w"),)
@@ -385,7 +385,9 @@ def asked_restating(cwd: str, result: str, question: str, command: str = "run") 
     return {"messages": [system, *used("sh", {"cmd": command}, result), user(question)]}
 
 
-def told(old: Any, new: Any, *slots: VolatileField) -> tuple[RewrittenRecordedRequest, list[tuple[str, str, str]]]:
+def told(
+    old: Any, new: Any, *slots: VolatileField
+) -> tuple[RecordedRequestWithPresentValues, list[tuple[str, str, str]]]:
     """Return the recorded one in this run's words, and what is left different."""
     made = rewrite_recorded_request_for_miss(Bindings(A_RESTATING, B_RESTATING, slots), old, new)
     return made, [(each.path, each.old, each.new) for each in list_differences(made.tree, new)]

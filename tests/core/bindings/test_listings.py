@@ -13,7 +13,7 @@ from llmproxy.core.bindings import (
     match_request_values,
     parse_volatile_field,
 )
-from llmproxy.core.bindings.volatile_field_definitions import OUTSIDE, SYSTEM, list_builtin_fields
+from llmproxy.core.bindings.volatile_field_definitions import OUTSIDE, SYSTEM, load_builtin_volatile_fields
 from tests.support.messages import used, user
 from tests.support.narrowing import narrow
 
@@ -241,14 +241,14 @@ def test_what_claude_code_and_qwen_code_note_of_their_sub_agents_varies(
 ) -> None:
     """Ids, tokens and milliseconds, where the agent writes them; nothing that an agent or a user said."""
     found = match_request_values(
-        Bindings((), (), list_builtin_fields()), ask(result, said, THEN), ask(result, said, NOW | changed)
+        Bindings((), (), load_builtin_volatile_fields()), ask(result, said, THEN), ask(result, said, NOW | changed)
     )
     assert isinstance(found, Fit) is fits, found
 
 
 def test_each_shipped_slot_is_anchored_by_words_of_its_agent() -> None:
     """None may vary something of an agent that nobody looked at: each has a text before it, or stands in its own tool's."""
-    slots = list_builtin_fields()
+    slots = load_builtin_volatile_fields()
     assert {slot.name for slot in slots} >= {"chunk_id", "git_user"}
     loose = [slot for slot in slots if len(slot.before) < len("Chunk ID") or slot.arguments]
     assert [slot for slot in loose if slot.tool != "multi_agent_v1__spawn_agent" or not slot.at.startswith("$.")] == []
@@ -276,7 +276,7 @@ def test_what_codex_and_opencode_note_of_their_sub_agents_varies(
     def said(values: dict[str, str]) -> dict[str, object]:
         return {"messages": used(tool, "{}", result.format(**values))}
 
-    found = match_request_values(Bindings((), (), list_builtin_fields()), said(CARVER), said(HUME | changed))
+    found = match_request_values(Bindings((), (), load_builtin_volatile_fields()), said(CARVER), said(HUME | changed))
     assert isinstance(found, Fit) is fits, found
 
 
@@ -300,11 +300,14 @@ def test_copilot_s_session_and_clock_vary(now: tuple[str, ...], *, fits: bool) -
         return {"messages": [{"role": "system", "content": system}, user(typed)]}
 
     homes = [RunVariable("home", "/home/ann")], [RunVariable("home", "/srv/kim")]
-    found = match_request_values(Bindings(*homes, list_builtin_fields()), said(then), said(now))
+    found = match_request_values(Bindings(*homes, load_builtin_volatile_fields()), said(then), said(now))
     assert isinstance(found, Fit) is fits, found
 
 
 def test_outside_of_results_ours_are_of_system_text() -> None:
     """Claude Code names git's user there, Copilot its session; nothing else that ships stands outside."""
-    assert [slot.before for slot in list_builtin_fields() if slot.tool in (OUTSIDE, SYSTEM)] == ["Git user: ", SESSION]
-    assert [slot for slot in list_builtin_fields() if slot.tool == OUTSIDE] == []
+    assert [slot.before for slot in load_builtin_volatile_fields() if slot.tool in (OUTSIDE, SYSTEM)] == [
+        "Git user: ",
+        SESSION,
+    ]
+    assert [slot for slot in load_builtin_volatile_fields() if slot.tool == OUTSIDE] == []

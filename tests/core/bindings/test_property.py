@@ -14,15 +14,15 @@ from llmproxy.core.bindings import (
     Bindings,
     Fit,
     MatchedMessageCache,
+    MisfitReason,
     Mismatch,
-    MismatchKind,
     RunVariable,
     build_value_independent_key,
     match_request_values,
     rewrite_answer,
 )
-from llmproxy.core.bindings.volatile_learning import learn_volatile_fields
-from llmproxy.core.keys.normalize import canonicalize
+from llmproxy.core.bindings.volatile_learning import infer_volatile_fields_from_pair
+from llmproxy.core.keys.normalize import canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.traffic.interaction import Request
@@ -87,7 +87,7 @@ def test_what_is_not_one_to_one_fits_nothing(operation: str) -> None:
             parted = World({**recorded.values, one: recorded.values[other]}, recorded.shuffled)
             for before, now in ((recorded, joined), (parted, present)):
                 result = match_request_values(bindings, REQUESTS[operation](run, before), REQUESTS[operation](run, now))
-                assert narrow(Mismatch, result).why is MismatchKind.NOT_ONE_TO_ONE, (seed, one, other, str(result))
+                assert narrow(Mismatch, result).why is MisfitReason.NOT_ONE_TO_ONE, (seed, one, other, str(result))
                 seen += 1
     assert seen > 3
 
@@ -103,7 +103,7 @@ def test_a_value_that_was_left_behind_is_a_leak(operation: str) -> None:
                 continue
             leaky = Forgetful(present, name, recorded.values[name])
             result = match_request_values(bindings, REQUESTS[operation](run, recorded), REQUESTS[operation](run, leaky))
-            assert narrow(Mismatch, result).why is MismatchKind.LEAKED, (seed, name, str(result))
+            assert narrow(Mismatch, result).why is MisfitReason.LEAKED, (seed, name, str(result))
             seen += 1
     assert seen > 2
 
@@ -129,7 +129,7 @@ def test_the_bound_key_is_the_same_in_every_world(operation: str) -> None:
 
 def _key(where: Route, body: object) -> str:
     request = Request("POST", "/x", (), json.dumps(body).encode())
-    return build_value_independent_key(canonicalize(request, where, Rules(), lambda _: None))
+    return build_value_independent_key(canonicalize_request(request, where, Rules(), lambda _: None))
 
 
 SEEDS_DUPLICATES = (1, 5)
@@ -148,7 +148,7 @@ def test_nothing_that_asks_something_else_is_served(operation: str) -> None:
         parts = list(prefixes(run))
         for part in (parts[0], parts[-1]):
             before, now = (REQUESTS[operation](part, world) for world in (recorded, present))
-            lessons = learn_volatile_fields(bind(recorded, present, ()), before, now)
+            lessons = infer_volatile_fields_from_pair(bind(recorded, present, ()), before, now)
             assert not isinstance(lessons, Mismatch), str(lessons)
             learned += len(lessons)
             for bindings in (bind(recorded, present), bind(recorded, present, [each.field for each in lessons])):
@@ -309,25 +309,25 @@ FOLDERS_OF_ONE = Bindings(
 
 @pytest.mark.parametrize(("bindings", "recorded", "present", "why"), [
     (DATES, _system("Today is 2026-11-25. The contract ends on 2026-11-25."),
-     _system("Today is 2026-11-26. The contract ends on 2026-11-25."), MismatchKind.UNEVEN),
+     _system("Today is 2026-11-26. The contract ends on 2026-11-25."), MisfitReason.UNEVEN),
     (DATES, _system("Today is 2026-11-25. The contract ends on 2026-11-26."),
-     _system("Today is 2026-11-26. The contract ends on 2026-11-26."), MismatchKind.MERGED),
+     _system("Today is 2026-11-26. The contract ends on 2026-11-26."), MisfitReason.MERGED),
     (DATES, _system("Today is 2026-11-25.", "Is 2026-11-26 today?"),
-     _system("Today is 2026-11-26.", "Is 2026-11-26 today?"), MismatchKind.MERGED),
-    (PATHS, _system("", "Compare /tmp/a/x with /srv/b/x"), _system("", "Compare /srv/b/x with /srv/b/x"), MismatchKind.MERGED),
-    (PATHS, _system("In /tmp/a.", "Read /tmp/a/x"), _system("In /srv/b.", "Read /tmp/a/x"), MismatchKind.UNEVEN),
-    (TASKS, _about(7, 7), _about(9, 7), MismatchKind.UNEVEN),
-    (TASKS, _about(7, 7, 9), _about(9, 9, 9), MismatchKind.MERGED),
-    (FOLDERS_OF_ONE, _system("", "cp /tmp/a /tmp/b"), _system("", "cp /srv/x /srv/x"), MismatchKind.MERGED),
-    (_days("25", "26 25"), _ends(25, 25), _ends(26, 25), MismatchKind.UNEVEN),
-    (_days("20", "26 25"), _ends(20, 20), _ends(26, 25), MismatchKind.NOT_ONE_TO_ONE),
-    (_days("25 24", "29"), _ends(25, 24), _ends(29, 29), MismatchKind.NOT_ONE_TO_ONE),
-    (_days("25 24", "29 28"), _ends(25, 24), _ends(28, 29), MismatchKind.DIFFERENT),
+     _system("Today is 2026-11-26.", "Is 2026-11-26 today?"), MisfitReason.MERGED),
+    (PATHS, _system("", "Compare /tmp/a/x with /srv/b/x"), _system("", "Compare /srv/b/x with /srv/b/x"), MisfitReason.MERGED),
+    (PATHS, _system("In /tmp/a.", "Read /tmp/a/x"), _system("In /srv/b.", "Read /tmp/a/x"), MisfitReason.UNEVEN),
+    (TASKS, _about(7, 7), _about(9, 7), MisfitReason.UNEVEN),
+    (TASKS, _about(7, 7, 9), _about(9, 9, 9), MisfitReason.MERGED),
+    (FOLDERS_OF_ONE, _system("", "cp /tmp/a /tmp/b"), _system("", "cp /srv/x /srv/x"), MisfitReason.MERGED),
+    (_days("25", "26 25"), _ends(25, 25), _ends(26, 25), MisfitReason.UNEVEN),
+    (_days("20", "26 25"), _ends(20, 20), _ends(26, 25), MisfitReason.NOT_ONE_TO_ONE),
+    (_days("25 24", "29"), _ends(25, 24), _ends(29, 29), MisfitReason.NOT_ONE_TO_ONE),
+    (_days("25 24", "29 28"), _ends(25, 24), _ends(28, 29), MisfitReason.DIFFERENT),
     (_days("25 24", "29 28"), _ends(25, 24), _ends(29, 28), None),
     (_days("25 24", "29"), _ends(24, 24), _ends(29, 29), None),
     (DATES, _chooses("description", 25), _chooses("description", 26), None),
-    (DATES, _chooses("const", 25), _chooses("const", 26), MismatchKind.DIFFERENT),
-    (FOLDER_TWICE, _system("", "mv /tmp/a/x /tmp/a/y"), _system("", "mv /srv/x/x /tmp/a/y"), MismatchKind.AMBIGUOUS),
+    (DATES, _chooses("const", 25), _chooses("const", 26), MisfitReason.DIFFERENT),
+    (FOLDER_TWICE, _system("", "mv /tmp/a/x /tmp/a/y"), _system("", "mv /srv/x/x /tmp/a/y"), MisfitReason.AMBIGUOUS),
     (FOLDER_TWICE, _system("", "mv /tmp/a/x /tmp/a/y"), _system("", "mv /srv/x/x /srv/x/y"), None),
     (FOLDER_TWICE, _system("In /tmp/a, of /tmp/a", "rm x"), _system("In /srv/x, of /tmp/a", "rm x"), None),
     # In results and system text a path may stay as it was recorded: that is what a committed file says.
@@ -338,7 +338,7 @@ FOLDERS_OF_ONE = Bindings(
      None),
 ])  # fmt: skip
 def test_what_stays_or_becomes_equal_is_another_question(
-    bindings: Bindings, recorded: Json, present: Json, why: MismatchKind | None
+    bindings: Bindings, recorded: Json, present: Json, why: MisfitReason | None
 ) -> None:
     """Each that is refused was a hit once, and its answer wrong; each that fits says the same of something else."""
     result = match_request_values(bindings, recorded, present)

@@ -13,8 +13,8 @@ from llmproxy.core.bindings import (
     Fit,
     IdPair,
     IdPairs,
+    MisfitReason,
     Mismatch,
-    MismatchKind,
     RunVariable,
     VolatileField,
     match_request_values,
@@ -90,40 +90,40 @@ SECOND = Fit((), (IdPair("task_id", "integer", "4500", "3333"), IdPair("task_id_
     pytest.param(BINDINGS, EMPTY, _text("/tmp/ab is no folder of ours"), None, id="no value"),
     pytest.param(BINDINGS, MADE, _use("write", path=f"out/{OLD}.txt", text=f"id={OLD}_x"),
                  _use("write", path=f"out/{NEW}.txt", text=f"id={NEW}_x"), id="an id has borders of letters and digits only"),
-    pytest.param(BINDINGS, MADE, _text(f"x{OLD}y"), MismatchKind.LEAKED, id="an id glued to other letters"),
+    pytest.param(BINDINGS, MADE, _text(f"x{OLD}y"), MisfitReason.LEAKED, id="an id glued to other letters"),
     pytest.param(BINDINGS, SWAPPED, _text(f"{OLD}, then {NEW}"), _text(f"{NEW}, then {OLD}"), id="two ids that changed places"),
     pytest.param(BINDINGS, SWAPPED, _use("edit", **{OLD: 1, "x": {NEW: OLD}, NEW: 2}), _use("edit", **{NEW: 1, "x": {OLD: NEW}, OLD: 2}),
                  id="members that changed places"),
     *(pytest.param(BINDINGS, _identity("hex", COMMIT, NEW_COMMIT), _text(f"at {COMMIT[:n]}."), _text(f"at {NEW_COMMIT[:n]}."),
                    id=f"{n} digits of a commit") for n in (40, 10, 7)),
     *(pytest.param(DECLARED, EMPTY, _text(f"at {COMMIT[:n]}."), _text(f"at {NEW_COMMIT[:n]}."), id=f"{n} digits of a declared one") for n in (40, 7)),
-    pytest.param(DECLARED, EMPTY, _use("bash", command=f"git show {COMMIT[:5]}"), (MismatchKind.LEAKED, "head"), id="5 digits of a declared one"),
+    pytest.param(DECLARED, EMPTY, _use("bash", command=f"git show {COMMIT[:5]}"), (MisfitReason.LEAKED, "head"), id="5 digits of a declared one"),
     pytest.param(DECLARED, EMPTY, _text(f"task {OLD[:8]}"), _text(f"task {NEW[:8]}"), id="the beginning of a declared UUID"),
     pytest.param(DECLARED, Fit((), (), unchanged={COMMIT}), _text(f"at {COMMIT[:8]}."), None, id="this run's request has the declared one"),
     pytest.param(BINDINGS, SECOND, _use("delete_task", task_id="1240"), _use("delete_task", task_id="6666"), id="a second value of a name"),
     pytest.param(BINDINGS, SECOND, _use("delete_task", id=4500), _use("delete_task", id=3333), id="the first value of a name"),
-    pytest.param(BINDINGS, SECOND, _use("tag", x=["1240"]), MismatchKind.SHORT, id="an old number as a text that no name explains"),
-    pytest.param(BINDINGS, SECOND, _use("tag", x=1240, y=True), MismatchKind.SHORT, id="an old number that no name explains"),
-    pytest.param(BINDINGS, _identity("pid", "1240", "6666"), _use("Bash", command="kill 1240"), MismatchKind.SHORT, id="the recorded process"),
+    pytest.param(BINDINGS, SECOND, _use("tag", x=["1240"]), MisfitReason.SHORT, id="an old number as a text that no name explains"),
+    pytest.param(BINDINGS, SECOND, _use("tag", x=1240, y=True), MisfitReason.SHORT, id="an old number that no name explains"),
+    pytest.param(BINDINGS, _identity("pid", "1240", "6666"), _use("Bash", command="kill 1240"), MisfitReason.SHORT, id="the recorded process"),
     pytest.param(BINDINGS, _identity("integer", "7", "9"), _use("tag", x=7), None, id="a small number may be anything"),
-    pytest.param(SPACE, EMPTY, _use("bash", command="cat /tmp/a/x"), MismatchKind.QUOTING, id="a space would make two words of it"),
+    pytest.param(SPACE, EMPTY, _use("bash", command="cat /tmp/a/x"), MisfitReason.QUOTING, id="a space would make two words of it"),
     pytest.param(SPACE, EMPTY, _use("bash", command='cat "/tmp/a/x"'), _use("bash", command='cat "/srv/my work/x"'), id="in quotes"),
     pytest.param(SPACE, EMPTY, _use("bash", command="cat '/tmp/a/x'"), _use("bash", command="cat '/srv/my work/x'"), id="in others"),
     pytest.param(SPACE, EMPTY, _use("read", file_path="/tmp/a/x"), _use("read", file_path="/srv/my work/x"), id="a whole argument"),
-    pytest.param(ONE_OF_TWO, EMPTY, _text("in /h"), MismatchKind.AMBIGUOUS, id="cwd was home, and nobody shows which is meant"),
+    pytest.param(ONE_OF_TWO, EMPTY, _text("in /h"), MisfitReason.AMBIGUOUS, id="cwd was home, and nobody shows which is meant"),
     pytest.param(ONE_OF_TWO, _fitted(ONE_OF_TWO, "in /h", "in /w"), _text("in /h"), _text("in /w"), id="the request shows which"),
     pytest.param(WORDS, EMPTY, _text("2026-11-22\nbranch: main\nkim"), None, id="days and words"),
-    pytest.param(SEVENS, EMPTY, _use("assign_user_task", id=7), (MismatchKind.AMBIGUOUS, "task.id and user.id"), id="one number of two things"),
+    pytest.param(SEVENS, EMPTY, _use("assign_user_task", id=7), (MisfitReason.AMBIGUOUS, "task.id and user.id"), id="one number of two things"),
     pytest.param(SEVENS, EMPTY, _use("assign_user_task", task_id=7, user_id=7), _use("assign_user_task", task_id=1007, user_id=2001),
                  id="two numbers by their names"),
     *(pytest.param(BINDINGS, MADE, _text(f"made {write(OLD)}."), _text(f"made {write(NEW)}."), id=name)
       for name, write in (("in capitals", str.upper), ("without dashes", lambda text: text.replace("-", "")),
                           ("with others", lambda text: text.replace("-", "_")))),
-    pytest.param(BINDINGS, MADE, _text(f"made x{OLD.upper()}y."), MismatchKind.LEAKED, id="in capitals between letters"),
-    pytest.param(BINDINGS, EMPTY, _use("edit", changes={"/tmp/a": 1, "/srv/ci/w": 2}), MismatchKind.NOT_ONE_TO_ONE, id="two members become one"),
+    pytest.param(BINDINGS, MADE, _text(f"made x{OLD.upper()}y."), MisfitReason.LEAKED, id="in capitals between letters"),
+    pytest.param(BINDINGS, EMPTY, _use("edit", changes={"/tmp/a": 1, "/srv/ci/w": 2}), MisfitReason.NOT_ONE_TO_ONE, id="two members become one"),
     pytest.param(BELOW_HOME, _fitted(BELOW_HOME, "in /tmp/a", "in ~/src/a"), _use("bash", command='cat "/tmp/a/x"'),
                  _use("bash", command='cat "/home/kim/src/a/x"'), id="a shell makes no home of a tilde in quotes"),
-    pytest.param(BINDINGS, _identity("word", "release-12345", "release-1;id"), _use("bash", command="deploy release-12345"), MismatchKind.QUOTING,
+    pytest.param(BINDINGS, _identity("word", "release-12345", "release-1;id"), _use("bash", command="deploy release-12345"), MisfitReason.QUOTING,
                  id="a word that means something to a shell"),
     pytest.param(SHOP, EMPTY, _text("see /home/ann/.gemini/tmp/shop/logs"), _text("see /srv/kim/.gemini/tmp/of-today/logs"), id="gemini's folder"),
     pytest.param(SHOP, EMPTY, _text("see /home/ann/.config/shop/x"), _text("see /srv/kim/.config/shop/x"), id="one called so by chance"),
@@ -192,7 +192,7 @@ def test_two_folders_stay_two(asked: str, said: str) -> None:
         assert all(isinstance(each, Response) for each in got), got
     else:
         assert [(narrow(Mismatch, each).why, narrow(Mismatch, each).name) for each in got] == [
-            (MismatchKind.MERGED, "cwd")
+            (MisfitReason.MERGED, "cwd")
         ] * len(got)
 
 
@@ -263,7 +263,7 @@ def test_what_this_run_made_leaks_nothing(text: str) -> None:
     result = rewrite_answer(bindings, _identity(new=new), _message({"type": "text", "text": said}))
     assert _blocks(result)[0]["text"] == wanted.replace("/tmp/a", folder)
     left = rewrite_answer(bindings, _identity(new=new), _message(_text(f"{said}, in short 3f2b")))
-    assert narrow(Mismatch, left).why is MismatchKind.LEAKED
+    assert narrow(Mismatch, left).why is MisfitReason.LEAKED
 
 
 def test_what_was_one_value_and_is_two_now_does_not_fit() -> None:
@@ -279,7 +279,7 @@ def test_what_was_one_value_and_is_two_now_does_not_fit() -> None:
         return {"model": "m", "messages": [{"role": "user", "content": "go"}, *turns]}
 
     third = OLD.replace("3f2b", "1234")
-    for now, why in (((NEW, third), MismatchKind.AMBIGUOUS), ((NEW, NEW), None), ((OLD, OLD), None)):
+    for now, why in (((NEW, third), MisfitReason.AMBIGUOUS), ((NEW, NEW), None), ((OLD, OLD), None)):
         fit = match_request_values(Bindings([], [], fields), request(OLD, OLD), request(*now))
         assert (fit.why if isinstance(fit, Mismatch) else None) is why, fit
 
@@ -289,7 +289,7 @@ def test_one_value_seen_both_ways_that_the_answer_holds_is_a_miss() -> None:
     bodies = [{"system": f"in {cwd}; a file says /tmp/a"} for cwd in ("/tmp/a", "/srv/ci/w")]
     fit = narrow(Fit, match_request_values(BINDINGS, bodies[0], bodies[1]))
     result = narrow(Mismatch, rewrite_answer(BINDINGS, fit, _message({"type": "text", "text": "cd /tmp/a"})))
-    assert result.why is MismatchKind.BOTH_WAYS
+    assert result.why is MisfitReason.BOTH_WAYS
     assert "cwd" in str(result)
     unchanged = narrow(Fit, match_request_values(BINDINGS, bodies[0], bodies[0]))
     same = _message({"type": "text", "text": "cd /tmp/a"})
@@ -320,7 +320,7 @@ def test_a_sentence_that_names_a_thing_by_its_old_number_is_not_said(words: str)
     bindings = Bindings([RunVariable("task.id", "7")], [RunVariable("task.id", "1007")])
     answer = _message({"type": "text", "text": words})
     result = narrow(Mismatch, rewrite_answer(bindings, EMPTY, answer))
-    assert (result.why, result.name, result.recorded, result.present) == (MismatchKind.SHORT, "task.id", "7", "1007")
+    assert (result.why, result.name, result.recorded, result.present) == (MisfitReason.SHORT, "task.id", "7", "1007")
     unchanged = Fit((), (), unchanged={"task.id=7"})
     assert rewrite_answer(bindings, unchanged, answer) is answer, "this run calls it so too"
     assert rewrite_answer(bindings, EMPTY, answer, strict=False) is answer, "nobody is answered with it"
@@ -336,7 +336,7 @@ def test_a_command_with_what_the_recorded_tool_made_is_not_run(kind: str, old: s
     """Too short to be exchanged in a text, and long enough to be meant."""
     call = _message(_use("bash", command=command))
     result = narrow(Mismatch, rewrite_answer(BINDINGS, _identity(kind, old, new), call))
-    assert result.why in (MismatchKind.SHORT, MismatchKind.LEAKED)
+    assert result.why in (MisfitReason.SHORT, MisfitReason.LEAKED)
     other = _message(_use("bash", command="git show deadbeef 10071"))
     assert rewrite_answer(BINDINGS, _identity(kind, old, new), other) is other
 
@@ -375,14 +375,14 @@ def test_a_short_id_that_this_run_leaves_as_it_was_stays_in_the_answer(number: b
         fit = narrow(Fit, match_request_values(bindings, asked(old, 3), asked(*ids)))
         assert _blocks(rewrite_answer(bindings, fit, answer))[0]["input"] == {"task_id": wanted}
     both = narrow(Mismatch, match_request_values(bindings, asked(old, old), asked(new, old)))
-    assert (both.why, both.name) == (MismatchKind.UNEVEN, "task.id")
+    assert (both.why, both.name) == (MisfitReason.UNEVEN, "task.id")
 
 
 def test_what_cannot_be_read_is_served_only_if_nothing_is_in_it() -> None:
     """Bytes that are no JSON and hold the folder are a miss, others pass."""
     headers = (("content-type", "text/plain"),)
     result = narrow(Mismatch, rewrite_answer(BINDINGS, EMPTY, Response(200, "OK", headers, (Chunk(0, b"in /tmp/a"),))))
-    assert result.why is MismatchKind.UNREADABLE
+    assert result.why is MisfitReason.UNREADABLE
     audio = Response(200, "OK", (("content-type", "audio/mpeg"),), (Chunk(0, bytes(range(256))),))
     assert rewrite_answer(BINDINGS, EMPTY, audio) is audio
 
@@ -399,7 +399,7 @@ def test_what_the_session_knows_checks_and_does_not_choose() -> None:
     known = IdPairs(fit.identities)
     assert isinstance(match_request_values(bindings, body(OLD), body(NEW), known), Fit)
     third = narrow(Mismatch, match_request_values(bindings, body(OLD), body(NEW.replace("7", "8")), known))
-    assert third.why is MismatchKind.NOT_ONE_TO_ONE
+    assert third.why is MisfitReason.NOT_ONE_TO_ONE
 
 
 COMMANDS = (
@@ -437,7 +437,7 @@ def test_a_shell_reads_a_rewritten_command_as_it_read_the_recorded_one(command: 
     for folder in FOLDERS:
         got = rewritten(command.replace("@", HERE), HERE, folder)
         if isinstance(got, Mismatch):
-            assert got.why is MismatchKind.QUOTING
+            assert got.why is MisfitReason.QUOTING
         else:
             assert said(got) == before.replace(HERE, folder), got
             served.append(folder)

@@ -19,7 +19,7 @@ from llmproxy.core.bindings import (
     matches_field_kind,
     parse_volatile_field,
 )
-from llmproxy.core.bindings.volatile_field_definitions import find_volatile_field_values
+from llmproxy.core.bindings.volatile_field_definitions import find_volatile_values_after_anchor
 from tests.support.messages import used
 
 Json = Any
@@ -161,4 +161,4 @@ def test_a_slot_that_cannot_be_is_an_error(value: object) -> None:
 def test_what_varies_before_a_value_gives_back_once(before: str, text: str, found: list[str]) -> None:
     """A name may end before a text that could be its own; forty one after another, in a stranger's cassette, would search for ever."""
     slot = parse_volatile_field({"name": "x", "kind": "word", "tool": "t", "before": before})
-    assert [each.value for each in find_volatile_field_values(slot, text, ())] == found
+    assert [each.value for each in find_volatile_values_after_anchor(slot, text, ())] == found

@@ -19,7 +19,7 @@ from llmproxy.core.cassettes.formats import Recorded, review_yaml
 from llmproxy.core.cassettes.formats.vcr import dumps
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_row
-from llmproxy.core.forks.overrides import parse_overrides
+from llmproxy.core.forks.overrides import parse_answer_override_options
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import SqliteCassetteStore
@@ -197,7 +197,9 @@ def test_differently_written_files_are_in_step(kept: CassetteDir, store: Store) 
 
 def test_a_fork_is_in_its_file(kept: CassetteDir, store: Store, fresh: Store) -> None:
     """With the overridden results, which a clone swaps too; the file wins here as well, and an edit is not overwritten."""
-    fork = Fork("trip", "base", 2, "because", overrides=parse_overrides(["get_weather=5"], []), created_at=NOW)
+    fork = Fork(
+        "trip", "base", 2, "because", overrides=parse_answer_override_options(["get_weather=5"], []), created_at=NOW
+    )
     record(store, "a", "b")
     store_fork_row(store, fork)
     path = known(kept.save_cassette(store, "trip"))

@@ -20,7 +20,7 @@ from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
 from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.formats import Recorded, Source, read_file_of_recordings
 from llmproxy.core.cassettes.formats.vcr import dumps, read
-from llmproxy.core.cassettes.importing import ConvertedExchange, convert_exchanges
+from llmproxy.core.cassettes.importing import ImportedOrSkippedExchange, convert_exchanges
 from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_stores_into_new_one
 from llmproxy.core.changes.accepted_changes import build_accepted_changes
 from llmproxy.core.changes.change import Change, digest_texts
@@ -64,7 +64,7 @@ def recorded(**changes: object) -> Recorded:
     return Recorded(**(values | changes))  # type: ignore[arg-type]
 
 
-def taken(*each: Recorded, upstreams: dict[str, str] | None = None) -> list[ConvertedExchange]:
+def taken(*each: Recorded, upstreams: dict[str, str] | None = None) -> list[ImportedOrSkippedExchange]:
     return convert_exchanges(each, "c", rules=Rules(), redactor=Redactor(), upstreams=upstreams)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.conversation import parse_answer_body_as_message
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.core.changes.cases import Asked, Case
 from tests.oracle.speak import JSON_TYPE, Dialect
@@ -70,6 +70,6 @@ def _answer(dialect: Dialect, asked: Asked) -> Response:
 
 
 def _says(dialect: Dialect, asked: Asked, body: bytes) -> bool:
-    message = read_answer(dialect.operation, dialect.kind if asked.stream else JSON_TYPE, body)
+    message = parse_answer_body_as_message(dialect.operation, dialect.kind if asked.stream else JSON_TYPE, body)
     wanted = [call.name for call in asked.said.calls]
     return message is not None and message.text == asked.said.text and [c.name for c in message.tool_calls] == wanted

@@ -11,7 +11,7 @@ from llmproxy.core.changes.accepted_changes import (
     ClientVersionCondition,
     UnreadableAcceptedChange,
     build_accepted_changes,
-    merge_accepted,
+    merge_accepted_change_lists,
 )
 from llmproxy.core.changes.change import (
     CarriedAnswerAttempt,
@@ -23,16 +23,16 @@ from llmproxy.core.changes.change import (
 )
 from llmproxy.core.changes.recordings_by_position import FAILS_NOW, find_tool_result_rewording
 from llmproxy.core.changes.request_diff import (
+    can_request_member_hold_question,
     check_answer_fits_new_request,
     explain_schema_violation,
-    parameter_may_hold_question,
 )
 from llmproxy.core.changes.request_parsing import (
-    ClientBoilerplate,
+    ClientPromptBoilerplate,
     RecordedAnswersByToolCalls,
     digest_stripped_line,
     extract_text_only_content,
-    get_client_boilerplate,
+    get_client_prompt_boilerplate,
     parse_request_into_segments,
 )
 from llmproxy.core.dialects.messages import Message, ToolCall
@@ -142,10 +142,10 @@ def test_an_answer_is_possible_or_the_parameter_is_named(
 
 def test_parameters_may_hold_a_question() -> None:
     """By their names, or by prose in them; schemas are full of prose, and are none."""
-    assert parameter_may_hold_question("prompt", "x")
-    assert parameter_may_hold_question("vendor_note", "please pay 5 euros")
-    assert not parameter_may_hold_question("temperature", 1)
-    assert not parameter_may_hold_question("response_format", {"description": "please pay"})
+    assert can_request_member_hold_question("prompt", "x")
+    assert can_request_member_hold_question("vendor_note", "please pay 5 euros")
+    assert not can_request_member_hold_question("temperature", 1)
+    assert not can_request_member_hold_question("response_format", {"description": "please pay"})
     assert explain_schema_violation("x", {"type": "STRING"}) == ""
     assert explain_schema_violation(None, {"type": "STRING"}) != ""
 
@@ -218,11 +218,11 @@ def test_two_lists_become_one() -> None:
     """What both accept is accepted once, for the texts of both; under another end it stays another one."""
     other = _change("Day 3.\nBe brief.", "Day 3.\nBe brief and kind.")
     ours, theirs = build_accepted_changes([BRIEF], DAY), build_accepted_changes([other], date(2026, 11, 27))
-    (both,) = merge_accepted(ours, theirs)
+    (both,) = merge_accepted_change_lists(ours, theirs)
     assert both.exactly == {BRIEF.digests, other.digests}
     assert both.accepted == date(2026, 11, 27)
     ended = build_accepted_changes([other], DAY, until=DAY)
-    assert merge_accepted(ours, ended) == [*ours, *ended]
+    assert merge_accepted_change_lists(ours, ended) == [*ours, *ended]
 
 
 def test_a_call_of_a_trial_is_plain_json_and_back() -> None:
@@ -237,7 +237,7 @@ def test_a_call_of_a_trial_is_plain_json_and_back() -> None:
 OPENING, NEXT = "<system-reminder>", "As you answer, you can use the following context:"
 IMPORTANT = "IMPORTANT: this context may or may not be relevant."
 OWN = (OPENING, NEXT, "# currentDate", "</system-reminder>", "---", IMPORTANT)
-FRAMES = ClientBoilerplate({
+FRAMES = ClientPromptBoilerplate({
     "lines": [digest_stripped_line(line) for line in OWN], "holes": ["Today's date is {}.", "You are the model named {*}."],
     "tools": [], "parameters": [], "members": [],
 })  # fmt: skip
@@ -280,12 +280,12 @@ def test_a_tag_that_anybody_could_type_makes_no_frame(part: str, writes: bool) -
 def test_frames_ship_for_two_agents() -> None:
     """Of other programs nobody knows what is theirs."""
     clients = ClientProgram("Claude Code", "2.1.332"), ClientProgram("Codex", "0.171.0")
-    claude, codex = (known(get_client_boilerplate(each)) for each in clients)
+    claude, codex = (known(get_client_prompt_boilerplate(each)) for each in clients)
     assert {"Bash", "Read"} <= claude.tools
     assert "exec_command" in codex.tools
     own = "You are Claude Code, Anthropic's official CLI for Claude, running within the Claude Agent SDK."
     assert claude.split(own).others == ()
-    assert get_client_boilerplate(ClientProgram("shop", "1.0")) is get_client_boilerplate(None) is None
+    assert get_client_prompt_boilerplate(ClientProgram("shop", "1.0")) is get_client_prompt_boilerplate(None) is None
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from llmproxy.core.bindings import build_run_variable
-from llmproxy.core.cassettes.anonymized_export import from_json
+from llmproxy.core.cassettes.anonymized_export import build_interaction_from_json
 from llmproxy.core.control.endpoints import (
     TABLE,
     ControlApiContext,
@@ -24,7 +24,7 @@ from llmproxy.core.control.endpoints import (
     answer_control_request,
     build_session_report,
     build_spans,
-    get_session_asked_for_totals,
+    find_open_session_for_totals,
     list_session_calls,
     parse_call_number,
 )
@@ -470,7 +470,7 @@ def test_which_session_a_request_asks_about(api: Api, asked: str, found: bool) -
     """So that the proxy can let its open calls end before it is summed up."""
     api.post("sessions", {"name": "a"})
     method, _, path = asked.partition(" ")
-    session = get_session_asked_for_totals(api.engine, ControlRequest(method, PREFIX + path, (), b"", loopback=True))
+    session = find_open_session_for_totals(api.engine, ControlRequest(method, PREFIX + path, (), b"", loopback=True))
     assert (session is not None) == found
 
 
@@ -503,7 +503,11 @@ def test_what_is_told_is_the_interaction(api: Api, session: Session) -> None:
     recording = list_session_calls(api.engine, session, 0)["calls"][0]["recording"]
     assert api.engine.store is not None
     (call,) = session.calls.list_calls_after(0)
-    assert from_json(recording) == api.engine.store.load(1) == api.engine.builder.load_call_interaction(session, call)
+    assert (
+        build_interaction_from_json(recording)
+        == api.engine.store.load(1)
+        == api.engine.builder.load_call_interaction(session, call)
+    )
     gone = (call._replace(interaction=each) for each in (999, None))
     assert [api.engine.builder.load_call_interaction(session, each) for each in gone] == [None, None]
 

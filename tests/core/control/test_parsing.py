@@ -10,12 +10,12 @@ from llmproxy.core.control.parsing import (
     BadControlRequest,
     format_value_for_error,
     join_cassette_and_sample,
+    parse_control_fork_or_mocks,
+    parse_control_replay_speed,
+    parse_control_upstreams,
     parse_enum,
-    parse_fork_or_mocks,
     parse_json_object_body,
-    parse_name,
-    parse_speed,
-    parse_upstreams,
+    require_url_encodable_name,
 )
 from llmproxy.core.sessions.session import canonicalize_session_name
 from llmproxy.errors import RefusedError
@@ -70,7 +70,7 @@ def test_other_modes_are_refused(value: object) -> None:
 def test_a_name_is_text_that_a_url_can_say(value: object) -> None:
     """Half a surrogate pair has no UTF-8."""
     with pytest.raises(BadControlRequest):
-        parse_name(value, "a session needs a name")
+        require_url_encodable_name(value, "a session needs a name")
 
 
 @pytest.mark.parametrize(("name", "sample", "meant"), [
@@ -95,40 +95,40 @@ def test_other_samples_are_refused(name: str, sample: object) -> None:
 @pytest.mark.parametrize(("value", "meant"), [(None, None), (0, 0.0), (2.5, 2.5), (1e6, 1e6)])
 def test_speeds(value: object, meant: float | None) -> None:
     """0 and any positive number."""
-    assert parse_speed(value) == meant
+    assert parse_control_replay_speed(value) == meant
 
 
 @pytest.mark.parametrize("value", [-1, True, "1", float("nan"), float("inf"), 1e7, 10**400, [], NESTED])
 def test_other_speeds_are_refused(value: object) -> None:
     """NaN compares with nothing, a bool is no number."""
     with pytest.raises(BadControlRequest):
-        parse_speed(value)
+        parse_control_replay_speed(value)
 
 
 def test_upstreams_are_checked_like_the_option() -> None:
     """A session's upstream must be as good as --upstream's; a URL that may hold a password is not repeated."""
-    assert parse_upstreams(None) == {}
-    assert parse_upstreams({"OpenAI": "http://h/v1/"}) == {"openai": "http://h/v1"}
+    assert parse_control_upstreams(None) == {}
+    assert parse_control_upstreams({"OpenAI": "http://h/v1/"}) == {"openai": "http://h/v1"}
     wrong: list[object] = [
         [], "x", {"openai": 1}, {"openai": "ftp://h"}, {"openai": "h"}, {"s": "http://h"}, {"": "http://h"},
     ]  # fmt: skip
     for value in wrong:
         with pytest.raises(BadControlRequest):
-            parse_upstreams(value)
+            parse_control_upstreams(value)
     with pytest.raises(BadControlRequest) as error:
-        parse_upstreams({"openai": "http://me:secret@h/v1"})
+        parse_control_upstreams({"openai": "http://me:secret@h/v1"})
     assert "secret" not in str(error.value).replace("hold a secret", "")
 
 
 def test_what_a_session_is_to_override_is_read() -> None:
     """Nothing said is nothing; an empty fork asks for the report of one."""
-    assert parse_fork_or_mocks(None, None) == (None, None)
-    forking, child = parse_fork_or_mocks(
+    assert parse_control_fork_or_mocks(None, None) == (None, None)
+    forking, child = parse_control_fork_or_mocks(
         {"tools": [{"tool": "t", "result": 1}]}, {"live": True, "from": 2, "as": "mine"}
     )
     assert forking is not None
     assert (forking.given.tools[0].text, forking.live, forking.at, child) == ("1", True, 2, "mine")
-    plain, _ = parse_fork_or_mocks(None, {})
+    plain, _ = parse_control_fork_or_mocks(None, {})
     assert plain is not None
     assert (plain.live, plain.at) == (False, None)
 
@@ -140,4 +140,4 @@ def test_what_a_session_is_to_override_is_read() -> None:
 )  # fmt: skip
 def test_a_fork_that_cannot_be_meant_is_refused(fork: object) -> None:
     with pytest.raises(RefusedError):
-        parse_fork_or_mocks(None, fork)
+        parse_control_fork_or_mocks(None, fork)

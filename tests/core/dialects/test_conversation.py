@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from llmproxy.core.dialects.conversation import (
     LOOKED_AT,
     list_server_made_ids,
-    read_answer,
+    parse_answer_body_as_message,
     read_last_user_text,
     read_request_messages,
 )
@@ -190,7 +190,7 @@ SAID = Message("assistant", "Hello", (CALL,))
 ])  # fmt: skip
 def test_answered(family: Family, operation: str, content_type: str, body: bytes, expected: Message | None) -> None:
     """The answer is the same whether it came whole or in pieces; other choices and usage are left out."""
-    assert read_answer(operation, content_type, body) == expected
+    assert parse_answer_body_as_message(operation, content_type, body) == expected
 
 
 @pytest.mark.parametrize(("family", "operation", "content_type", "body", "expected"), [
@@ -243,7 +243,7 @@ def test_odd_shapes_raise_nothing(body: object, operation: str) -> None:
     for family in ("openai", "gemini"):
         read_request_messages(data)
         for content_type, text in ((JSON, data), (SSE, b"data: " + data + b"\n\n")):
-            read_answer(operation, content_type, text)
+            parse_answer_body_as_message(operation, content_type, text)
             list_server_made_ids(family, operation, content_type, text)
 
 
@@ -264,7 +264,7 @@ def test_real_conversations(traffic: Path) -> None:
         if route.operation not in ("chat.completions", "messages", "responses", "converse", "api.chat", "v2.chat"):
             continue
         assert read_request_messages(exchange.asked), exchange.name
-        message = read_answer(route.operation, kind, exchange.body)
+        message = parse_answer_body_as_message(route.operation, kind, exchange.body)
         assert message is not None, exchange.name
         if detect_framing(kind, exchange.body) != "json":
             assert message.text or message.tool_calls or message.reasoning, exchange.name

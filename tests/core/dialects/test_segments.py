@@ -18,7 +18,7 @@ from llmproxy.core.dialects.conversation import (
     Kind,
     compare_requests,
     list_request_segments,
-    read_answer,
+    parse_answer_body_as_message,
     read_request_messages,
 )
 from llmproxy.core.dialects.dialect_table import (
@@ -33,7 +33,7 @@ from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.providers.provider_table import Family
-from llmproxy.core.providers.routing import Route, asks_for_stream, get_dialect_family, route_by_host
+from llmproxy.core.providers.routing import Route, asks_for_stream, get_operation_dialect, route_by_host
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.core.traffic.json_diff import build_member_path
@@ -235,7 +235,7 @@ def test_answers_are_understood(model: str, message: Message, stream: bool) -> N
     route = route_of(dialect.ask(model, TALK, stream)[0])
     kind = "text/event-stream" if stream else "application/json"
     body = sse(dialect.stream(said)) if stream else dump_json(dialect.answer(said))
-    found = known(read_answer(route.operation, kind, body))
+    found = known(parse_answer_body_as_message(route.operation, kind, body))
     assert found.text == message.text
     said_calls, calls = (
         [(each.name, json.loads(each.arguments)) for each in one.tool_calls] for one in (message, found)
@@ -361,7 +361,7 @@ PROVIDER = {"messages": "anthropic", "generateContent": "gemini", "converse": "b
 
 def family(operation: str) -> Family:
     """Return the dialect of an operation at the provider that has it."""
-    return get_dialect_family(PROVIDER.get(operation, "openai"), operation)
+    return get_operation_dialect(PROVIDER.get(operation, "openai"), operation)
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_what_is_written_is_read(operation: str, stream: bool, said: Message) ->
     """Text, names and arguments; a stream with its terminator; no tokens were used."""
     made = build_provider_answer(operation, b'{"model": "m"}', "/x?alt=sse", "m", said, stream=stream, call=0)
     kind = header(made.headers, "content-type") or ""
-    read = read_answer(operation, kind, made.body)
+    read = parse_answer_body_as_message(operation, kind, made.body)
     if read is None:  # an answer that says nothing has no pieces in some dialects
         assert not said.text
         assert not said.tool_calls

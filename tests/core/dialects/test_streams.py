@@ -15,20 +15,20 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from llmproxy.core.dialects.conversation import list_server_made_ids, read_answer
+from llmproxy.core.dialects.conversation import list_server_made_ids, parse_answer_body_as_message
 from llmproxy.core.dialects.stream_events import (
     BEGINNING,
     LONG,
     MOST_REMEMBERED,
     MOST_WEIGHT,
-    Event,
+    ServerSentEvent,
     SSEParser,
     classify_response_ending,
+    cut_streamed_body_to_megabyte,
     detect_framing,
     estimate_parsed_size,
     iter_aws_event_frames,
     iter_stream_events,
-    keep_first_megabyte,
     list_stream_events,
     parse_events_cached,
     shorten_json_strings_and_lists,
@@ -58,23 +58,23 @@ def event(kind: str, payload: object) -> bytes:
     return frame(json.dumps(payload).encode(), event_type=kind, message_type="event")
 
 
-def parse(pieces: list[bytes]) -> list[Event]:
+def parse(pieces: list[bytes]) -> list[ServerSentEvent]:
     parser = SSEParser()
     return [found for piece in pieces for found in parser.parse_bytes(piece)] + parser.flush_last_event()
 
 
 @pytest.mark.parametrize(("data", "expected"), [
-    (b"data: a\n\n", [Event(None, "a")]),
-    (b"event: x\r\ndata:a\r\ndata: b\r\n\r\n", [Event("x", "a\nb")]),
-    (b"data: a\r\rdata: b\r\r", [Event(None, "a"), Event(None, "b")]),
-    (b"\xef\xbb\xbfdata: a\n\n", [Event(None, "a")]),
-    (b": comment\n\nevent: lost\n\nid: 1\ndata\n\n", [Event(None, "")]),
-    (b"data:  two\n\n", [Event(None, " two")]),
-    (b"data: \xff\n\n", [Event(None, "\ufffd")]),
-    (b"data: unfinished", [Event(None, "unfinished")]),
+    (b"data: a\n\n", [ServerSentEvent(None, "a")]),
+    (b"event: x\r\ndata:a\r\ndata: b\r\n\r\n", [ServerSentEvent("x", "a\nb")]),
+    (b"data: a\r\rdata: b\r\r", [ServerSentEvent(None, "a"), ServerSentEvent(None, "b")]),
+    (b"\xef\xbb\xbfdata: a\n\n", [ServerSentEvent(None, "a")]),
+    (b": comment\n\nevent: lost\n\nid: 1\ndata\n\n", [ServerSentEvent(None, "")]),
+    (b"data:  two\n\n", [ServerSentEvent(None, " two")]),
+    (b"data: \xff\n\n", [ServerSentEvent(None, "\ufffd")]),
+    (b"data: unfinished", [ServerSentEvent(None, "unfinished")]),
     (b"", []),
 ])  # fmt: skip
-def test_sse_rules(data: bytes, expected: list[Event]) -> None:
+def test_sse_rules(data: bytes, expected: list[ServerSentEvent]) -> None:
     """Line ends, comments, names, several data lines and a byte order mark follow the standard."""
     assert parse([data]) == expected
     assert parse([data[index : index + 1] for index in range(len(data))]) == expected
@@ -190,8 +190,8 @@ def test_a_long_event_is_held_once(line: str, end: str, split: int) -> None:
 def test_the_beginning_of_a_stream_is_enough_to_show() -> None:
     """A megabyte of a stream; all of anything else, which has no beginning that can be read alone."""
     long = b"data: {}\n\n" * (BEGINNING // 10 + 10)
-    assert keep_first_megabyte(SSE, long) == long[:BEGINNING]
-    assert keep_first_megabyte(JSON, long) == long
+    assert cut_streamed_body_to_megabyte(SSE, long) == long[:BEGINNING]
+    assert cut_streamed_body_to_megabyte(JSON, long) == long
 
 
 def test_events_of_every_framing() -> None:
@@ -393,7 +393,7 @@ def test_of_a_long_document_the_same_is_known_as_of_a_short_one() -> None:
         assert read("openai", "responses", JSON, long)
     assert read_model_named_in_answer(JSON, long) == read_model_named_in_answer(JSON, short) == "gpt-4o"
     text = {"choices": [{"message": {"role": "assistant", "content": "word " * LONG}}]}
-    message = known(read_answer("chat.completions", JSON, json.dumps(text).encode()))
+    message = known(parse_answer_body_as_message("chat.completions", JSON, json.dumps(text).encode()))
     assert message.text.startswith("word " * 300)
 
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from llmproxy.core.bindings import VolatileField
-from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.conversation import parse_answer_body_as_message
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.forks.fork_rows import list_forks
+from llmproxy.core.forks.fork_rows import list_all_forks_in_store
 from llmproxy.core.store.queries import save_cassette_volatile_fields
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.oracle.speak import DIALECTS as SPOKEN, JSON_TYPE, Call, Said, Turn
@@ -146,7 +146,7 @@ class Agent:
             answer = self._proxy.ask(label, f"/s/{self._cell.cassette}{target}", body, upstream, headers)
             self.got.append((label, answer))
             kind = dialect.kind if streams else JSON_TYPE
-            heard = read_answer(dialect.operation, kind, answer.body) if answer.status == 200 else None
+            heard = parse_answer_body_as_message(dialect.operation, kind, answer.body) if answer.status == 200 else None
             if heard is None or not (heard.text or heard.tool_calls):
                 return None
             calls = [Call(each.name, json.loads(each.arguments), each.id or "") for each in heard.tool_calls]
@@ -303,7 +303,7 @@ def _rows(proxy: InProcess, cassette: str) -> dict[str, list[Json]]:
         ]  # fmt: skip
         found[info.name] = rows
         found.setdefault("open", []).extend([info.name] if not info.closed_cleanly else [])
-    if made := [each.to_json() | {"created_at": 0} for each in list_forks(store)]:
+    if made := [each.to_json() | {"created_at": 0} for each in list_all_forks_in_store(store)]:
         found["forks"] = made
     return found
 

@@ -11,7 +11,7 @@ from typing import Any
 from llmproxy.core.bindings import RunVariable, VolatileField
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.forking import ForkState
-from llmproxy.core.forks.overrides import Overrides, parse_overrides
+from llmproxy.core.forks.overrides import Overrides, parse_answer_override_options
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import save_cassette_volatile_fields
@@ -126,7 +126,7 @@ def overridden(store: Path, tools: list[str], answers: list[str]) -> Iterator[En
     """Record A, and replay it as B with overrides; the first request comes before them, and is a bound hit."""
     record_whole(store, A)
     with engine(store, Mode.REPLAY) as made:
-        forking = ForkState(given=parse_overrides(tools, answers))
+        forking = ForkState(given=parse_answer_override_options(tools, answers))
         made.sessions.open_session("p", run_variables=B.run_variables, forking=forking)
         assert said(made, ask(made, B.body(1))) == B.text(1)
         yield made

@@ -17,9 +17,9 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import list_run_variables, read_volatile_fields, save_cassette_volatile_fields
-from llmproxy.core.traffic.response_plan import ClientTraits
+from llmproxy.core.traffic.response_plan import FramingTraits
 from llmproxy.errors import MissError
-from llmproxy.protocol import BindableValues, Decision, Mode
+from llmproxy.protocol import BindingPolicy, Decision, Mode
 from tests.core.engine.test_engine import answered, body, engine, send as _ask
 from tests.support.messages import answer, asks, call, said, used, user
 
@@ -74,7 +74,9 @@ def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(store: Path) -
     with _replaying(store) as made:
         exchange = _ask(made, _request("/srv/ci/w", "2026-11-23"))
         assert _text(made, exchange) == "see /srv/ci/w/x of 2026-11-22"
-        assert b"x-llmproxy-bound: cwd, date\r\n" in made.answering.plan_recorded(exchange, ClientTraits()).pieces[0][1]
+        assert (
+            b"x-llmproxy-bound: cwd, date\r\n" in made.answering.plan_recorded(exchange, FramingTraits()).pieces[0][1]
+        )
         outcome = made.accounting.record_end(exchange, 200)
         assert outcome.bound == ("cwd", "date")
         assert "bound: cwd, date" in outcome.note
@@ -135,9 +137,9 @@ def test_a_bound_hit_is_a_hit_in_every_mode_that_plays(store: Path, mode: Mode) 
 
 
 @pytest.mark.parametrize(
-    ("scope", "hit"), [(BindableValues.ALL, True), (BindableValues.PATHS, False), (BindableValues.NONE, False)]
+    ("scope", "hit"), [(BindingPolicy.ALL, True), (BindingPolicy.PATHS, False), (BindingPolicy.NONE, False)]
 )
-def test_the_scope_decides_what_may_be_bound(store: Path, scope: BindableValues, hit: bool) -> None:
+def test_the_scope_decides_what_may_be_bound(store: Path, scope: BindingPolicy, hit: bool) -> None:
     """``paths`` leaves no day; ``none`` nothing at all, and an exact hit its recorded bytes."""
     same = body("where?")
     _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"))
@@ -148,9 +150,9 @@ def test_the_scope_decides_what_may_be_bound(store: Path, scope: BindableValues,
         assert (_ask(made, _request("/srv/ci/w", "2026-11-23")).decision is Decision.REPLAY) is hit
         exact = _ask(made, same)
         assert json.loads(made.answering.serve_recorded(exact).body)["choices"][0]["message"] == _reads(
-            "/tmp/a/x" if scope is BindableValues.NONE else "/srv/ci/w/x"
+            "/tmp/a/x" if scope is BindingPolicy.NONE else "/srv/ci/w/x"
         )
-        assert made.accounting.record_end(exact, 200).bound == (() if scope is BindableValues.NONE else ("cwd",))
+        assert made.accounting.record_end(exact, 200).bound == (() if scope is BindingPolicy.NONE else ("cwd",))
 
 
 def test_nothing_is_bound_where_nobody_declared_anything(store: Path) -> None:

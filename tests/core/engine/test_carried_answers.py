@@ -17,8 +17,8 @@ from llmproxy.core.changes.accepted_changes import (
     build_accepted_changes,
     build_change_for_removed_call,
 )
-from llmproxy.core.changes.change import Author, CarriedAnswerAttempt, ChangeOrigin, RefusalReason
-from llmproxy.core.engine.carried_answers import find_conflicting_recordings
+from llmproxy.core.changes.change import Author, CarriedAnswerAttempt, ChangeCause, RefusalReason
+from llmproxy.core.engine.carried_answers import find_recordings_equated_by_change
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_accepted_changes, save_cassette_volatile_fields, store_accepted_changes
@@ -180,7 +180,7 @@ def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status
         proxy.control("POST", "sessions", name="c", trial=True)
         _send(proxy, *_ask_as("2.1.332"))
         (call,) = [CarriedAnswerAttempt.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
-    assert {each.origin for each in call.changes} == {ChangeOrigin(Author.CLIENT, "Claude Code", "2.1.332")}, call
+    assert {each.origin for each in call.changes} == {ChangeCause(Author.CLIENT, "Claude Code", "2.1.332")}, call
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         store_accepted_changes(opened, "c", build_accepted_changes(call.changes, TODAY))
     with InProcess(store, "replay") as proxy:
@@ -213,7 +213,7 @@ def test_a_call_that_may_be_gone_is_not_unused(store: Path) -> None:
     _record(store, (_ask(SYSTEM, "Title?"), "A title", 200))
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         key = next(row.key for row in opened.list_summaries("c") if row.last_user_text == "Title?")
-        gone = build_change_for_removed_call("chat.completions", key, ChangeOrigin(Author.PROMPT))
+        gone = build_change_for_removed_call("chat.completions", key, ChangeCause(Author.PROMPT))
         counts = []
         for accepted in (build_accepted_changes([gone], TODAY), []):
             store_accepted_changes(opened, "c", accepted)
@@ -333,7 +333,9 @@ def test_what_would_be_one_with_two_answers_is_found(tmp_path: Path) -> None:
     with open_store(store, writable=False, now=lambda: NOW) as opened:
         for changes, found in ((made[:1], []), (made, [(1, 2)])):
             assert (
-                list(find_conflicting_recordings(opened, "c", build_accepted_changes(changes, TODAY), Rules(), {}))
+                list(
+                    find_recordings_equated_by_change(opened, "c", build_accepted_changes(changes, TODAY), Rules(), {})
+                )
                 == found
             )
 

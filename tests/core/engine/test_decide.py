@@ -20,23 +20,23 @@ from llmproxy.core.engine.request_stages import (
     decide,
     decide_from_request_head,
     describe_recorded_failure,
-    list_playable,
+    list_replayable_recordings,
 )
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig
 from llmproxy.core.sessions.interceptor import Decided, MissReason
 from llmproxy.core.sessions.session import Session, Sessions, SessionSettings
-from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import MachineError, RefusedError
 from llmproxy.protocol import Channel, Decision, Exhausted, Mode, ModePolicy
 from tests.support.chats import chat
 
 
-def take(name: str, status: int = 200, ending: Ending = Ending.COMPLETE, occurrence: int = 1) -> KeyedRecording:
+def take(name: str, status: int = 200, ending: Ending = Ending.COMPLETE, occurrence: int = 1) -> RecordingHead:
     """Return a recording that keeps its name where others keep the digest of their request."""
-    return KeyedRecording(0, occurrence, status, ending, name.encode())
+    return RecordingHead(0, occurrence, status, ending, name.encode())
 
 
 A, B = take("A"), take("B")
@@ -49,7 +49,7 @@ WRONG = take("400", 400)
 REPLAY, AUTO, RECORD, ONCE, PASS = Mode.REPLAY, Mode.AUTO, Mode.RECORD, Mode.ONCE, Mode.PASSTHROUGH
 
 # mode, recordings, then what the 1st, 2nd, ... arrival gets: a recording's name, "live" (recorded), "pass", or why it is refused.
-TABLE: list[tuple[Mode, list[KeyedRecording], list[str]]] = [
+TABLE: list[tuple[Mode, list[RecordingHead], list[str]]] = [
     (REPLAY, [], ["NEVER"]),
     (REPLAY, [A], ["A", "A", "A"]),
     (REPLAY, [A, B], ["A", "B", "B"]),
@@ -87,7 +87,7 @@ TABLE: list[tuple[Mode, list[KeyedRecording], list[str]]] = [
 ]
 
 # `once` on a complete cassette: it plays as replay does, and never goes live.
-COMPLETE: list[tuple[list[KeyedRecording], list[str]]] = [
+COMPLETE: list[tuple[list[RecordingHead], list[str]]] = [
     ([], ["NEVER"]), ([A], ["A", "A"]), ([LIMIT, A], ["429", "A", "A"]), ([CUT, A], ["cut", "A", "A"]),
     ([CUT], ["cut", "cut"]), ([OPEN, LEFT], ["open", "left", "left"]), ([DENIED], ["401", "401"]),
 ]  # fmt: skip
@@ -115,7 +115,7 @@ def told(verdict: Decided) -> str:
     *(pytest.param(mode.policy, *rest, id=f"{mode}-{rest[1]}") for mode, *rest in TABLE),
     *(pytest.param(policy_of(ONCE, complete=True), *rest, id=f"complete-{rest[1]}") for rest in COMPLETE),
 ])  # fmt: skip
-def test_modes(policy: ModePolicy, takes: list[KeyedRecording], expected: list[str]) -> None:
+def test_modes(policy: ModePolicy, takes: list[RecordingHead], expected: list[str]) -> None:
     assert [
         told(decide(policy, takes, nth, Exhausted.LAST, recorded_here=False)) for nth in range(1, len(expected) + 1)
     ] == expected
@@ -147,7 +147,7 @@ def test_a_key_first_met_in_this_session_is_asked_again() -> None:
     *((take("", status), False) for status in (401, 403, 408, 409, 425, 429, 500, 502, 503, 529)),
     *((each, False) for each in (LIMIT, DENIED, CUT, LEFT, AGAIN, OPEN)),
 ])  # fmt: skip
-def test_an_answer_that_may_be_another_tomorrow_says_so(recorded: KeyedRecording, *, stays: bool) -> None:
+def test_an_answer_that_may_be_another_tomorrow_says_so(recorded: RecordingHead, *, stays: bool) -> None:
     """Whatever is no good answer has a word for the log; one that stays what it is has none."""
     assert (recorded.is_good_answer, bool(describe_recorded_failure(recorded))) == (stays, not stays)
 
@@ -160,7 +160,9 @@ def test_each_mode_plays_what_it_may() -> None:
         (REPLAY, False): whole, (ONCE, True): whole, (ONCE, False): good, (AUTO, True): good, (AUTO, False): good,
     }  # fmt: skip
     for (mode, complete), names in expected.items():
-        assert [each.asked.decode() for each in list_playable(policy_of(mode, complete=complete), takes)] == names
+        assert [
+            each.asked.decode() for each in list_replayable_recordings(policy_of(mode, complete=complete), takes)
+        ] == names
 
 
 def test_every_reason_is_a_sentence() -> None:

@@ -12,7 +12,7 @@ import pytest
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.forking import ForkFeature, ForkInterceptor, ForkState, _NumberedRequest
 from llmproxy.core.forks.fork_rows import CopiedRecording, find_fork
-from llmproxy.core.forks.overrides import parse_overrides
+from llmproxy.core.forks.overrides import parse_answer_override_options
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Lookup
@@ -35,7 +35,7 @@ def forks(tmp_path: Path) -> Iterator[ForkInterceptor]:
     fill(tmp_path / "x.db", chat("one", cassette="a"))
     with engine(tmp_path / "x.db", Mode.RECORD, max_request=1000) as made:
         session = Session("a", "a", 1, SessionSettings(Mode.REPLAY))
-        given = parse_overrides(["t=5"], [])
+        given = parse_answer_override_options(["t=5"], [])
         state = ForkState(overrides=given, given=given, parent=("a", 1), live=True, child="b")
         made.sessions.add_interceptor_to_session(
             session, ForkInterceptor(made.get_feature(ForkFeature).parts, session, state)
@@ -82,7 +82,7 @@ def test_ids_are_looked_for_in_the_answers_so_far_once(forks: ForkInterceptor) -
 def test_a_fork_is_begun_in_the_store(tmp_path: Path, forks: ForkInterceptor) -> None:
     """Copies, answers made by hand, the row with its overrides redacted; the session records the child, and keeps what it shares."""
     state, sent, secret = forks.forking, exchange(forks), "sk-proj-" + "a1B2c3D4e5" * 4
-    state.overrides = parse_overrides([f"t={secret}"], [])
+    state.overrides = parse_answer_override_options([f"t={secret}"], [])
     state.shared.append(CopiedRecording(1, 1))
     state.made[2] = chat("two", "by hand", cassette="a", started_at=NOW + 1)
     sent.session.count_arrival(("agent", chat("one").key), 1)

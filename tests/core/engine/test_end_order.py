@@ -14,7 +14,7 @@ from llmproxy.core.engine.concurrent_calls import (
     LONGEST_PAUSE,
     MOST_BYTES_READ,
     EndOrderEnforcer,
-    RecordedCall,
+    RecordedCallBeginAndEnd,
     build_answer_quote_finder,
     find_order_dependent_recordings,
     group_concurrent,
@@ -26,11 +26,16 @@ from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from tests.support.concurrent_runs import make_program, record, replay
 from tests.support.recordings import interaction
 
-A, B, C, LATER = RecordedCall(1, 0, 10), RecordedCall(2, 1, 5), RecordedCall(3, 6, 8), RecordedCall(4, 11, 12)
+A, B, C, LATER = (
+    RecordedCallBeginAndEnd(1, 0, 10),
+    RecordedCallBeginAndEnd(2, 1, 5),
+    RecordedCallBeginAndEnd(3, 6, 8),
+    RecordedCallBeginAndEnd(4, 11, 12),
+)
 """A is under way while B ends, and while C, which follows B, begins and ends."""
 
 
-def begin(*calls: RecordedCall, patience: float = 3) -> EndOrderEnforcer:
+def begin(*calls: RecordedCallBeginAndEnd, patience: float = 3) -> EndOrderEnforcer:
     """Return an order in which these calls were asked for at second 0."""
     order = EndOrderEnforcer(group_concurrent([A, B, C, LATER]), patience)
     assert all(order.on_call_begin(each.id, 0) for each in calls)
@@ -116,7 +121,7 @@ def test_recording_that_is_asked_for_twice_at_once_waits_for_the_same() -> None:
 
 def test_equal_questions_at_once_with_other_answers_are_dealt() -> None:
     """What overlapped, was asked the same by the same party and was answered otherwise; nothing else."""
-    one, two = RecordedCall(1, 0, 5, "agent", "k", 7), RecordedCall(2, 1, 6, "agent", "k", 8)
+    one, two = RecordedCallBeginAndEnd(1, 0, 5, "agent", "k", 7), RecordedCallBeginAndEnd(2, 1, 6, "agent", "k", 8)
     assert find_order_dependent_recordings([[one, two]]) == {1, 2}
     for other in ({"answer": 7}, {"party": "judge"}, {"key": "l"}, {"began": 5.5}):
         assert find_order_dependent_recordings([[one, two._replace(**other)]]) == frozenset()
@@ -131,11 +136,11 @@ def test_call_that_overlapped_nothing_waits_for_what_should_be_over() -> None:
     assert order.get_send_delay(LATER.id, None, 1 + LONGEST_PAUSE) == 0
 
 
-X, Y = RecordedCall(5, 10.2, 11), RecordedCall(6, 12, 13)
-SOON, CLOSE_BY = RecordedCall(1, 0, 10), RecordedCall(2, 1, 10.05)
+X, Y = RecordedCallBeginAndEnd(5, 10.2, 11), RecordedCallBeginAndEnd(6, 12, 13)
+SOON, CLOSE_BY = RecordedCallBeginAndEnd(1, 0, 10), RecordedCallBeginAndEnd(2, 1, 10.05)
 
 
-def infer(calls: list[RecordedCall], cited: dict[int, list[int]]) -> list[RecordedCall]:
+def infer(calls: list[RecordedCallBeginAndEnd], cited: dict[int, list[int]]) -> list[RecordedCallBeginAndEnd]:
     """Return the calls as they were heard, where each request cites these answers in this order."""
     return infer_answer_read_times(
         calls, lambda asked, answered: cited[asked].index(answered) if answered in cited.get(asked, []) else -1
@@ -155,8 +160,8 @@ def test_ends_are_where_the_next_requests_show_that_they_were_heard(
     assert {each.id: pytest.approx(each.ended, abs=1e-3) for each in found if each.id < 3} == heard
 
 
-EARLIER, REST = RecordedCall(1, 0, 10), RecordedCall(3, 0, 12)
-BATCH, NEXT = RecordedCall(5, 10.2, 11), RecordedCall(6, 12.1, 13)
+EARLIER, REST = RecordedCallBeginAndEnd(1, 0, 10), RecordedCallBeginAndEnd(3, 0, 12)
+BATCH, NEXT = RecordedCallBeginAndEnd(5, 10.2, 11), RecordedCallBeginAndEnd(6, 12.1, 13)
 
 
 @pytest.mark.parametrize(("cited", "batch", "marked"), [
@@ -166,7 +171,7 @@ BATCH, NEXT = RecordedCall(5, 10.2, 11), RecordedCall(6, 12.1, 13)
     ({5: [1, 2]}, BATCH, set()),
 ])  # fmt: skip
 def test_ends_that_a_slow_client_took_together_lie_close(
-    cited: dict[int, list[int]], batch: RecordedCall, marked: set[int]
+    cited: dict[int, list[int]], batch: RecordedCallBeginAndEnd, marked: set[int]
 ) -> None:
     """Only of a client that asks before all are there, and was slower than they lay apart; a pause is short then."""
     found = infer([EARLIER, CLOSE_BY, REST, batch, NEXT], cited)

@@ -15,7 +15,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.providers.upstreams_and_rates import AwsSignedForProxyError
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange, RoutedRequestHead
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter
 from llmproxy.core.sessions.session import PartyKey
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Headers
@@ -38,7 +38,7 @@ def engine(
     **config: Any,
 ) -> Iterator[Engine]:
     """Run an engine; closed as a proxy that ends closes it."""
-    journal = Journal.open(Path(f"{store}.state.db"), lambda: NOW)
+    journal = CallDecisionJournalWriter.open(Path(f"{store}.state.db"), lambda: NOW)
     made = kind(
         EngineConfig(mode=mode, store=store, **config), redactor=Redactor(), journal=journal, now=lambda: NOW,
         clock=clock, holder=holder,

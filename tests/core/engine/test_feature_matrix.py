@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.engine.engine import Engine, EngineComponentClasses
+from llmproxy.core.engine.engine import Engine, ProxyEngineComponentClasses
 from llmproxy.core.engine.recording_and_accounting import CallAccounting
 from tests.core.engine.feature_matrix import DIALECTS, SITUATIONS, Bases, Cell, combinations, compare, expected, observe
 
@@ -36,7 +36,7 @@ class _OtherStatus(CallAccounting):
 
 
 class _OtherEngine(Engine):
-    parts = EngineComponentClasses(accounting=_OtherStatus)
+    parts = ProxyEngineComponentClasses(accounting=_OtherStatus)
 
 
 def test_a_change_is_seen(tmp_path: Path) -> None:

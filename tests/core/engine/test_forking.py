@@ -15,7 +15,7 @@ from llmproxy.core.control.endpoints import ControlApiContext, ControlRequest, a
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.forking import ForkInterceptor, ForkState
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_with_copies
-from llmproxy.core.forks.overrides import Overrides, parse_overrides
+from llmproxy.core.forks.overrides import Overrides, parse_answer_override_options
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import LiveSessionForbidden, Session, SessionInUse
 from llmproxy.core.store.file.store import SqliteCassetteStore
@@ -34,7 +34,7 @@ SECOND: list[Json] = [*FIRST, *used("get_weather", "{}", "21", "c1")]
 CALLED = SECOND[1]
 THIRD: list[Json] = [*SECOND, says("Warm."), user("Sure?")]
 SURE = [*SECOND, says("Cold."), user("Sure?")]
-COLD = parse_overrides(["get_weather=5"], [])
+COLD = parse_answer_override_options(["get_weather=5"], [])
 Make = Callable[..., Engine]
 
 
@@ -108,7 +108,7 @@ def test_a_swapped_result_is_another_request(engine: Make) -> None:
 def test_an_overridden_answer_needs_no_recording(engine: Make) -> None:
     """Sent in place of one that there is, and of one that there is not; it cost nothing."""
     one = engine()
-    forking = opened(one, parse_overrides(["get_weather=5"], ["0=Early.", "1=Cold."]))
+    forking = opened(one, parse_answer_override_options(["get_weather=5"], ["0=Early.", "1=Cold."]))
     assert [said(ask(one, messages)) for messages in (FIRST, SECOND)] == ["Early.", "Cold."]
     tally = one.sessions.get_session("a").calls.totals
     assert (tally.saved.input, tally.saved.unpriced, tally.misses) == (0, 0, 0)
@@ -145,7 +145,7 @@ def test_a_live_fork_records_its_child(engine: Make) -> None:
 def test_an_overridden_answer_is_in_the_child(engine: Make) -> None:
     """Before the fork and after it; the child replays it without an override."""
     one = engine(allow_live=True)
-    opened(one, parse_overrides([], ["1=Cold.", "3=The end."]), live=True, child="mine")
+    opened(one, parse_answer_override_options([], ["1=Cold.", "3=The end."]), live=True, child="mine")
     ask(one, FIRST)
     ask(one, SECOND)
     ask(one, SURE, upstream={"content": "Sure."})
@@ -170,7 +170,7 @@ def test_a_fork_at_a_request_that_is_equal(engine: Make) -> None:
 def test_a_fork_at_an_overridden_request_begins_after_it(engine: Make) -> None:
     """Its answer is given; what is asked next goes to the provider, even if it is what the parent was asked."""
     one = engine(allow_live=True)
-    forking = opened(one, parse_overrides([], ["1=Warm."]), live=True, at=2)
+    forking = opened(one, parse_answer_override_options([], ["1=Warm."]), live=True, at=2)
     assert [ask(one, each).decision for each in (FIRST, SECOND)] == [Decision.REPLAY] * 2
     assert ask(one, THIRD, upstream={"content": "Anew."}).decision is Decision.RECORD
     assert (known(forking.fork).why, known(forking.fork).step) == ("--from 2", 3)
@@ -180,7 +180,7 @@ def test_a_fork_at_an_overridden_request_begins_after_it(engine: Make) -> None:
 def test_a_child_has_one_run(engine: Make) -> None:
     """What was overridden before the session began again is not of the run that forks."""
     one = engine(allow_live=True)
-    opened(one, parse_overrides([], ["1=Cold."]), live=True)
+    opened(one, parse_answer_override_options([], ["1=Cold."]), live=True)
     for each in (FIRST, SECOND):
         ask(one, each)
     one.sessions.reset_session("a")
@@ -192,7 +192,7 @@ def test_a_child_has_one_run(engine: Make) -> None:
 
 def test_a_secret_is_no_override_of_a_fork(engine: Make) -> None:
     """It would not be stored, and its child would ask for something else than was recorded; a replay stores nothing."""
-    one, secret = engine(allow_live=True), parse_overrides(["get_weather=ghp_" + "aB3dE5fG7h" * 4], [])
+    one, secret = engine(allow_live=True), parse_answer_override_options(["get_weather=ghp_" + "aB3dE5fG7h" * 4], [])
     with pytest.raises(RefusedError, match="get_weather looks like a secret"):
         opened(one, secret, live=True)
     assert one.sessions.open_sessions == {}
@@ -230,14 +230,14 @@ def test_calls_are_counted_in_their_conversation(*, named: bool, tmp_path: Path)
     with run_engine(tmp_path / "y.db") as one:
         talk(one)
     with run_engine(tmp_path / "y.db", Mode.REPLAY) as one:
-        opened(one, parse_overrides(["get_weather#2=5"], []))
+        opened(one, parse_answer_override_options(["get_weather#2=5"], []))
         one.begin_exchange("POST", "/s/a/v1/chat/completions", None, ())
         assert talk(one) == [False, False, False, False, True]
 
 
 def test_a_retry_is_the_call_that_it_retries(engine: Make) -> None:
     """An SDK that asks again after a 429 has not asked twice: answer 1 is the next one."""
-    forking = ForkState(overrides=parse_overrides([], ["1=Cold."]))
+    forking = ForkState(overrides=parse_answer_override_options([], ["1=Cold."]))
 
     def count(key: str, status: int) -> int | None:
         exchange = ask(engine(), FIRST)
@@ -293,9 +293,12 @@ def test_overrides_on_a_child_go_above_those_that_it_has(engine: Make, tmp_path:
     """A what-if of a what-if: the given one counts for its tool, the inherited ones for theirs."""
     with SqliteCassetteStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
         store_fork_with_copies(
-            store, Fork("b", "a", 1, "x", overrides=parse_overrides(["get_weather=1", "add=2"], [])), [], NOW
+            store,
+            Fork("b", "a", 1, "x", overrides=parse_answer_override_options(["get_weather=1", "add=2"], [])),
+            [],
+            NOW,
         )
-    forking = opened(engine(), parse_overrides(["get_weather=9"], []), name="b")
+    forking = opened(engine(), parse_answer_override_options(["get_weather=9"], []), name="b")
     assert [(each["tool"], each["result"], each["inherited"]) for each in forking.to_json()["tools"]] == [
         ("add", "2", True),
         ("get_weather", "9", False),
@@ -303,7 +306,7 @@ def test_overrides_on_a_child_go_above_those_that_it_has(engine: Make, tmp_path:
 
 
 def test_a_call_whose_answer_nobody_can_write_has_no_number(engine: Make) -> None:
-    forking = ForkState(overrides=parse_overrides([], ["0=x"]))
+    forking = ForkState(overrides=parse_answer_override_options([], ["0=x"]))
     exchange = ask(engine(), FIRST)
     exchange.place = exchange.place._replace(operation="embeddings")
     assert forking.assign_llm_call_number(exchange) is None

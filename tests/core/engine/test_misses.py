@@ -12,7 +12,11 @@ import pytest
 
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.recording_and_accounting import CallUsageAndCost, RecordedCostCache, build_call_record
+from llmproxy.core.engine.recording_and_accounting import (
+    CallUsageAndCost,
+    RecordingUsageAndCostCache,
+    summarize_finished_exchange,
+)
 from llmproxy.core.forks.fork_rows import Fork, store_fork_row
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session, SessionSettings
@@ -116,7 +120,7 @@ def exchange(decision: Decision) -> Exchange:
 
 
 def came_to(made: Exchange, priced: CallUsageAndCost | None = None, usage: Usage | None = None) -> Call:
-    return build_call_record(made, 200, target="/t", seconds=0.25, priced=priced, usage=usage, lost=False)
+    return summarize_finished_exchange(made, 200, target="/t", seconds=0.25, priced=priced, usage=usage, lost=False)
 
 
 def test_a_replay_is_priced_by_its_recording() -> None:
@@ -141,7 +145,7 @@ def test_only_a_miss_is_a_miss() -> None:
 def test_prices_are_read_once(tmp_path: Path) -> None:
     """A row never changes, so the second time needs no open store."""
     fill(tmp_path / "a.db", chat())
-    prices = RecordedCostCache()
+    prices = RecordingUsageAndCostCache()
     with SqliteCassetteStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         first = prices.find(store, 1)
     assert (first.input, first.output, first.model) == (11, 2, "gpt-4o")

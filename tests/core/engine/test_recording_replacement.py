@@ -13,7 +13,7 @@ import pytest
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.errors import CassetteBusy
-from llmproxy.protocol import Mode, Update
+from llmproxy.protocol import Mode, UpdateMode
 from tests.core.engine.test_engine import NOW, answered, ask, engine
 
 
@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> Path:
 
 def test_old_recordings_go_when_the_session_ends_well(store: Path) -> None:
     """Until then they answer, and after it only the new ones do, also a question that both have."""
-    with engine(store, update=Update.ALL) as made:
+    with engine(store, update=UpdateMode.ALL) as made:
         record(made, "both", "new", complete=None)
         assert live(store) == ["old", "both"]
         assert live(store, "t@new") == ["both", "new"]
@@ -60,7 +60,7 @@ def test_old_recordings_go_when_the_session_ends_well(store: Path) -> None:
 def test_old_recordings_stay_where_the_new_ones_are_not_whole(store: Path, how: str) -> None:
     """A provider's failure, a proxy that is ended and a test that asks nothing leave all as it was; the next time counts."""
     before = store.read_bytes() if how == "nothing recorded" else b""
-    with engine(store, update=Update.ALL) as made:
+    with engine(store, update=UpdateMode.ALL) as made:
         if how == "failed answer":
             record(made, "new", status=503)
         elif how == "interrupted":
@@ -70,7 +70,7 @@ def test_old_recordings_stay_where_the_new_ones_are_not_whole(store: Path, how: 
     assert live(store) == ["old", "both"]
     with SqliteCassetteStore.open(store, writable=False, now=lambda: NOW) as reading:
         assert reading.last_session_ended_cleanly("t", 1)
-    with engine(store, update=Update.ALL) as made:
+    with engine(store, update=UpdateMode.ALL) as made:
         record(made, "newer")
     assert (live(store), live(store, "t@new")) == (["newer"], [])
     assert before != store.read_bytes()
@@ -78,7 +78,7 @@ def test_old_recordings_stay_where_the_new_ones_are_not_whole(store: Path, how: 
 
 def test_a_failed_test_leaves_its_new_recording_open(store: Path) -> None:
     """Its answers are good, so the next run need not pay for them; what it lacks `once` adds."""
-    with engine(store, update=Update.ALL) as made:
+    with engine(store, update=UpdateMode.ALL) as made:
         record(made, "new", complete=False)
     assert live(store) == ["new"]
     with SqliteCassetteStore.open(store, writable=False, now=lambda: NOW) as reading:
@@ -87,7 +87,7 @@ def test_a_failed_test_leaves_its_new_recording_open(store: Path) -> None:
 
 def test_tests_that_share_a_cassette_add_up(store: Path) -> None:
     """The second session of one run replaces nothing of the first but its answers to the same questions."""
-    with engine(store, update=Update.ALL) as made:
+    with engine(store, update=UpdateMode.ALL) as made:
         record(made, "one", "both")
         record(made, "both", "two")
     assert live(store) == ["one", "both", "two"]
@@ -95,7 +95,7 @@ def test_tests_that_share_a_cassette_add_up(store: Path) -> None:
 
 def test_two_that_replace_one_cassette_exclude_each_other(store: Path) -> None:
     """The second is told who does it; nothing of the first is lost."""
-    with engine(store, update=Update.ALL) as made, engine(store, update=Update.ALL, holder="other") as other:
+    with engine(store, update=UpdateMode.ALL) as made, engine(store, update=UpdateMode.ALL, holder="other") as other:
         record(made, "new", complete=None)
         with pytest.raises(CassetteBusy):
             other.sessions.open_session("t")
@@ -109,7 +109,7 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_whole(store: Path) -> No
     for _ in range(8):
         if not (child := os.fork()):
             for n in range(10_000):
-                with engine(store, update=Update.ALL) as made:
+                with engine(store, update=UpdateMode.ALL) as made:
                     record(made, *(f"{n} {part}" for part in range(3)))
             os._exit(0)
         time.sleep(rng.uniform(0.05, 0.5))

@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.store.file.store import SqliteCassetteStore
-from llmproxy.core.store.queries import RecordingMaxAge, read_replay_rules
+from llmproxy.core.store.queries import RecordingMaxAge, read_cassette_replay_rules
 from llmproxy.errors import Exit
 from llmproxy.protocol import Decision
 from tests.core.engine.test_engine import ask, engine
@@ -152,7 +152,7 @@ def test_the_age_of_a_cassette_stays_in_its_file(store: Path) -> None:
         into = folder.parent / f"{made}.db"
         assert main(["import", str(folder.parent / made), "--store", str(into)]) == 0
         with SqliteCassetteStore.open(into, writable=False, now=time.time) as database:
-            assert read_replay_rules(database, database.cassettes()[0].name) == (RecordingMaxAge("30d"),)
+            assert read_cassette_replay_rules(database, database.cassettes()[0].name) == (RecordingMaxAge("30d"),)
 
 
 @pytest.mark.parametrize(("most", "typed", "heard", "asked", "said"), [

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.faults.rules import FaultCandidate
+from llmproxy.core.faults.rules import FaultCandidateCall
 from llmproxy.core.traffic.interaction import Chunk, Response
 
 
-def call(**given: Any) -> FaultCandidate:
+def call(**given: Any) -> FaultCandidateCall:
     plain: dict[str, Any] = {
         "session": "default", "party": "agent", "provider": "openai", "model": "gpt-4o",
         "operation": "chat.completions", "channel": "llm", "transport": "http", "key": "v2:1", "nth": 1,
         "family": "openai", "recording": 1,
     }  # fmt: skip
-    return FaultCandidate(**plain | given)
+    return FaultCandidateCall(**plain | given)
 
 
 def answer(body: bytes, kind: str = "application/json", *, chunked: bool = False) -> Response:

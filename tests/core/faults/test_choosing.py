@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.engine.fault_injection import explain_unused_fault_rules
-from llmproxy.core.faults.kinds import KINDS, split_after_nth_chunk, split_events, time_answer_pieces
+from llmproxy.core.faults.kinds import KINDS, split_after_nth_chunk, split_answer_into_timed_pieces, split_events
 from llmproxy.core.faults.parsing import PRESETS, BadFaults, load_faults, read_faults
 from llmproxy.core.faults.rules import FaultInjector, choose_faults, draw_seeded_random_number
 from llmproxy.core.traffic.interaction import Chunk, Response
@@ -185,14 +185,14 @@ def test_a_piece_is_due_when_its_last_byte_came() -> None:
     """Whatever borders the network put; at speed 0 at once."""
     chunks = (Chunk(10, SSE[:4]), Chunk(20, SSE[4:12]), Chunk(40, SSE[12:]))
     response = Response(200, "OK", (("content-type", "text/event-stream"),), chunks)
-    assert [each.offset for each in time_answer_pieces(response, 1)] == [20, 40, 40]
-    assert [each.offset for each in time_answer_pieces(response, 2)] == [10, 20, 20]
-    assert [each.offset for each in time_answer_pieces(response, 0)] == [0, 0, 0]
+    assert [each.offset for each in split_answer_into_timed_pieces(response, 1)] == [20, 40, 40]
+    assert [each.offset for each in split_answer_into_timed_pieces(response, 2)] == [10, 20, 20]
+    assert [each.offset for each in split_answer_into_timed_pieces(response, 0)] == [0, 0, 0]
 
 
 def test_what_comes_before_a_break_is_never_the_whole() -> None:
     """With too few pieces the last one is cut in two."""
-    pieces = time_answer_pieces(answer(SSE, "text/event-stream"), 0)
+    pieces = split_answer_into_timed_pieces(answer(SSE, "text/event-stream"), 0)
     assert [len(part) for part in split_after_nth_chunk(pieces, 1)] == [1, 2]
     sent, left = split_after_nth_chunk(pieces, 9)
     assert b"".join(each.data for each in (*sent, *left)) == SSE

@@ -12,13 +12,13 @@ from llmproxy.core.dialects.answer_writing import (
     can_build_provider_answer,
     has_tool_arguments_as_text,
 )
-from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.conversation import parse_answer_body_as_message
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.stream_events import classify_response_ending, list_stream_events
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.faults.kinds import KINDS, is_streamed
-from llmproxy.core.faults.rules import FaultCandidate, FaultyAnswer
+from llmproxy.core.faults.rules import FaultCandidateCall, FaultyAnswer
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Response, header
@@ -41,7 +41,7 @@ class Case(NamedTuple):
     said: Message
 
     @property
-    def call(self) -> FaultCandidate:
+    def call(self) -> FaultCandidateCall:
         target = "/v1beta/models/g:streamGenerateContent?alt=sse" if self.stream else "/v1/x"
         body = b'{"stream_options":{"include_usage":true}}'
         family = FAMILIES.get(self.operation, "openai")
@@ -74,7 +74,7 @@ def broken(kind: str, case: Case, **values: float) -> Response:
 
 
 def read(case: Case, response: Response) -> Message:
-    said = read_answer(case.operation, response.mime_type, response.body)
+    said = parse_answer_body_as_message(case.operation, response.mime_type, response.body)
     return said or Message("assistant", "")
 
 

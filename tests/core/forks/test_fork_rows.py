@@ -18,12 +18,12 @@ from llmproxy.core.forks.fork_rows import (
     find_fork,
     fork_cassette,
     lease_cassette_name,
-    list_forks,
+    list_all_forks_in_store,
     parse_fork_from_file,
     store_fork_row,
     store_fork_with_copies,
 )
-from llmproxy.core.forks.overrides import parse_overrides
+from llmproxy.core.forks.overrides import parse_answer_override_options
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound
@@ -49,7 +49,7 @@ def opened(path: Path, *, writable: bool = True) -> Store:
 
 def test_a_child_holds_what_it_shares_and_says_whose_it_is(path: Path) -> None:
     """Copies with the same bytes, keys and made ids, in their order; the parent is as it was; bodies are not stored twice."""
-    overrides = parse_overrides(["get_weather=5"], ["1=cold"])
+    overrides = parse_answer_override_options(["get_weather=5"], ["1=cold"])
     fork = Fork("b", "a", 3, "because", shared=9, path="$.x", overrides=overrides)
     with opened(path) as store:
         before = list(store.iter_interactions("a"))
@@ -72,7 +72,7 @@ def test_a_child_holds_what_it_shares_and_says_whose_it_is(path: Path) -> None:
         found = known(find_fork(store, "b", 1))
         assert (found.parent, found.step, found.shared, found.path, found.overrides) == ("a", 3, 3, "$.x", overrides)
         assert found.describe_origin() == "fork of a at request 3: because (first at $.x)"
-        assert list_forks(store) == [found]
+        assert list_all_forks_in_store(store) == [found]
         assert found.to_json()["overrides"]["tools"][0]["tool"] == "get_weather"
         assert find_fork(store, "a", 1) is None
 
@@ -81,7 +81,9 @@ def test_what_a_file_says_of_a_fork_comes_back() -> None:
     """Everything, and no more than there is to say."""
     plain = Fork("b", "a", 3, "because")
     assert plain.to_member() == {"parent": "a", "step": 3, "why": "because"}
-    whole = Fork("b", "a", 3, "because", 1, 2, 9, "$.x", parse_overrides(["t#2=5", "u={}"], ["1=cold"]), NOW + 0.25)
+    whole = Fork(
+        "b", "a", 3, "because", 1, 2, 9, "$.x", parse_answer_override_options(["t#2=5", "u={}"], ["1=cold"]), NOW + 0.25
+    )
     for fork in (plain, whole, replace(plain, live="http, mcp")):
         assert parse_fork_from_file("b", fork.to_member()) == fork
 
@@ -105,7 +107,7 @@ def test_what_a_file_cannot_mean_of_a_fork_is_said(wrong: object, said: str) -> 
 
 
 def test_a_cassette_becomes_a_child_and_ceases_to_be_one(path: Path) -> None:
-    fork = Fork("a", "elsewhere", 2, "because", overrides=parse_overrides(["t=1"], []))
+    fork = Fork("a", "elsewhere", 2, "because", overrides=parse_answer_override_options(["t=1"], []))
     with opened(path) as store:
         store_fork_row(store, fork)
         assert find_fork(store, "a", 1) == fork
@@ -146,7 +148,10 @@ def test_a_child_is_made_by_hand(path: Path) -> None:
         child, parent = ([one.response.body for one in store.iter_interactions(name)] for name in ("a@fork-1", "a"))
         assert child == parent[:2]
         store_fork_with_copies(
-            store, Fork("b", "a", 1, "x", overrides=parse_overrides(["t=1"], [])), [CopiedRecording(1, 1)], NOW
+            store,
+            Fork("b", "a", 1, "x", overrides=parse_answer_override_options(["t=1"], [])),
+            [CopiedRecording(1, 1)],
+            NOW,
         )
         again = fork_cassette(store, ("b", 1), None, "c", ME, NOW)
         assert (again.shared, again.overrides.tools[0].tool) == (1, "t")
@@ -166,7 +171,7 @@ def test_a_store_of_an_older_version_has_no_forks(path: Path) -> None:
         conn.execute("DELETE FROM _sqlite_migrations WHERE name IN ('m002_forks', 'm006_live')")
     conn.close()
     with opened(path, writable=False) as store:
-        assert list_forks(store) == []
+        assert list_all_forks_in_store(store) == []
         assert find_fork(store, "a", 1) is None
     with opened(path) as store:
         assert fork_cassette(store, ("a", 1), None, None, ME, NOW).shared == 3

@@ -11,15 +11,15 @@ from llmproxy.core.forks.overrides import (
     OverrideError,
     Overrides,
     ToolOverride,
-    parse_json_overrides,
-    parse_overrides,
+    parse_answer_override_options,
     parse_overriding_model_answer,
+    parse_tool_and_answer_overrides,
 )
 
 
 def test_what_is_typed_is_what_the_model_reads() -> None:
     """The text of a result stays as it was typed; JSON is only checked. A number names one call."""
-    found = parse_overrides(['get_weather={"temp":  5}', "add#2=seven", "empty="], [])
+    found = parse_answer_override_options(['get_weather={"temp":  5}', "add#2=seven", "empty="], [])
     assert [(each.tool, each.nth, each.text) for each in found.tools] == [
         ("get_weather", None, '{"temp":  5}'), ("add", 2, "seven"), ("empty", None, ""),
     ]  # fmt: skip
@@ -30,7 +30,7 @@ def test_what_is_typed_is_what_the_model_reads() -> None:
 def test_an_answer_is_text_or_an_object_of_text_and_calls() -> None:
     """By the number of the call; a quoted text is its content, anything that is no JSON is itself."""
     calls = '{"text": "Let me see.", "tool_calls": [{"name": "add", "arguments": {"a": 1}}]}'
-    assert parse_overrides([], ["0=It is = cold.", '1="quoted"', f"2={calls}", "3="]).answers == {
+    assert parse_answer_override_options([], ["0=It is = cold.", '1="quoted"', f"2={calls}", "3="]).answers == {
         0: Message("assistant", "It is = cold."),
         1: Message("assistant", "quoted"),
         2: Message("assistant", "Let me see.", (ToolCall(None, "add", '{"a": 1}'),)),
@@ -55,7 +55,7 @@ def test_an_answer_is_text_or_an_object_of_text_and_calls() -> None:
 def test_what_cannot_be_meant_is_an_error(tools: list[str], answers: list[str], said: str) -> None:
     """With what was typed, and how it is written."""
     with pytest.raises(OverrideError) as error:
-        parse_overrides(tools, answers)
+        parse_answer_override_options(tools, answers)
     assert said in str(error.value)
     assert error.value.hint or "twice" in error.value.message
 
@@ -63,18 +63,18 @@ def test_what_cannot_be_meant_is_an_error(tools: list[str], answers: list[str], 
 def test_json_that_is_meant_as_text_is_shown_how() -> None:
     """An agent's answer may be JSON."""
     with pytest.raises(OverrideError) as error:
-        parse_overrides([], ['0={"temp": 5}'])
+        parse_answer_override_options([], ['0={"temp": 5}'])
     quoted = error.value.hint.rpartition(": ")[0] and error.value.hint[error.value.hint.index('{"text": "{') :]
     assert parse_overriding_model_answer(json.loads(quoted)).text == '{"temp": 5}'
 
 
 def test_the_json_form_goes_both_ways() -> None:
     """What a control request says is what a fork keeps."""
-    given = parse_overrides(["a=1", 'b#3={"x": [1]}'], ["0=hi", '4={"tool_calls": [{"name": "f"}]}'])
-    assert parse_json_overrides(json.loads(json.dumps(given.to_json()))) == given
-    assert parse_json_overrides(None) == Overrides()
-    assert not parse_json_overrides({})
-    assert parse_json_overrides({"tools": [{"tool": "a", "result": {"é": 1}}]}).tools[0].text == '{"é": 1}'
+    given = parse_answer_override_options(["a=1", 'b#3={"x": [1]}'], ["0=hi", '4={"tool_calls": [{"name": "f"}]}'])
+    assert parse_tool_and_answer_overrides(json.loads(json.dumps(given.to_json()))) == given
+    assert parse_tool_and_answer_overrides(None) == Overrides()
+    assert not parse_tool_and_answer_overrides({})
+    assert parse_tool_and_answer_overrides({"tools": [{"tool": "a", "result": {"é": 1}}]}).tools[0].text == '{"é": 1}'
 
 
 @pytest.mark.parametrize("value", [
@@ -85,14 +85,14 @@ def test_the_json_form_goes_both_ways() -> None:
 ])  # fmt: skip
 def test_bad_json_is_a_bad_request(value: object) -> None:
     with pytest.raises(OverrideError) as error:
-        parse_json_overrides(value)
+        parse_tool_and_answer_overrides(value)
     assert error.value.status == 400
 
 
 def test_the_nearest_override_counts() -> None:
     """One for just this call before one for all; of two the last; those above before those below."""
-    below = parse_overrides(["a#1=below", "b=only"], ["0=x"])
-    overrides = parse_overrides(["a=all", "a#2=second", "a=later"], []).with_fallback(below)
+    below = parse_answer_override_options(["a#1=below", "b=only"], ["0=x"])
+    overrides = parse_answer_override_options(["a=all", "a#2=second", "a=later"], []).with_fallback(below)
     found = {nth: overrides.find_tool_override("a", nth) for nth in (1, 2, 3)}
     assert {nth: each and each.text for nth, each in found.items()} == {1: "below", 2: "second", 3: "later"}
     assert overrides.find_tool_override("b", 1) == ToolOverride("b", "only")
@@ -102,5 +102,7 @@ def test_the_nearest_override_counts() -> None:
 
 def test_what_is_kept_is_redacted() -> None:
     """A fork is stored: a secret in a typed result must not be."""
-    kept = parse_overrides(["a=key sk-1"], ["0=key sk-1"]).redact_texts(lambda text: text.replace("sk-1", "***"))
+    kept = parse_answer_override_options(["a=key sk-1"], ["0=key sk-1"]).redact_texts(
+        lambda text: text.replace("sk-1", "***")
+    )
     assert (kept.tools[0].text, kept.answers[0].text) == ("key ***", "key ***")

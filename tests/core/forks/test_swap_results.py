@@ -10,12 +10,12 @@ import pytest
 from llmproxy.core.forks.overrides import (
     CallArgumentsUnknown,
     NthCallOfTool,
-    OverriddenRequest,
     OverrideError,
     Overrides,
+    RequestWithReplacedToolResults,
     build_unused_mocks_error,
+    parse_answer_override_options,
     parse_mocks,
-    parse_overrides,
     replace_tool_results,
 )
 from tests.support.messages import asks, call, result, user
@@ -23,10 +23,10 @@ from tests.support.narrowing import known
 
 Json = Any
 """A value of JSON."""
-COLD = parse_overrides(['get_weather={"temp":5}'], [])
+COLD = parse_answer_override_options(['get_weather={"temp":5}'], [])
 
 
-def swapped(body: Json, overrides: Overrides = COLD, **more: Any) -> tuple[Json, OverriddenRequest]:
+def swapped(body: Json, overrides: Overrides = COLD, **more: Any) -> tuple[Json, RequestWithReplacedToolResults]:
     done = replace_tool_results(json.dumps(body).encode(), overrides, **more)
     return json.loads(done.body), done
 
@@ -120,7 +120,7 @@ def test_every_dialect_has_its_result_swapped(name: str) -> None:
 def test_what_matches_nothing_is_the_bytes_that_came(name: str) -> None:
     """Not written anew: white space and escapes count where a body is keyed raw."""
     body = json.dumps(DIALECTS[name][0], indent=3).encode()
-    done = replace_tool_results(body, parse_overrides(["another=1", "get_weather#2=x"], []))
+    done = replace_tool_results(body, parse_answer_override_options(["another=1", "get_weather#2=x"], []))
     assert (done.body, done.swaps, set(done.seen)) == (body, (), {"get_weather"})
 
 
@@ -128,7 +128,7 @@ def test_calls_are_counted_by_name_in_their_conversation() -> None:
     """The second call of a tool, whatever is called between and in whatever order the results come."""
     calls = (("get_weather", "a"), ("add", "b"), ("get_weather", "c"))
     body = chat(("c", "third"), ("b", "sum"), ("a", "first"), calls=calls)
-    tree, done = swapped(body, parse_overrides(["get_weather#2=cold"], []))
+    tree, done = swapped(body, parse_answer_override_options(["get_weather#2=cold"], []))
     assert [message["content"] for message in tree["messages"][2:]] == ["cold", "sum", "first"]
     assert (done.seen, done.calls["c"]) == (("get_weather", "add"), NthCallOfTool("get_weather", 2))
 
@@ -136,7 +136,7 @@ def test_calls_are_counted_by_name_in_their_conversation() -> None:
 def test_ids_that_come_again_are_those_of_the_latest_call() -> None:
     """Frameworks number calls from the start in each turn."""
     turn = chat(("call_1", "old"), calls=(("get_weather", "call_1"),))["messages"][1:]
-    tree, done = swapped({"messages": [*turn, *turn]}, parse_overrides(["get_weather#2=cold"], []))
+    tree, done = swapped({"messages": [*turn, *turn]}, parse_answer_override_options(["get_weather#2=cold"], []))
     assert [each["content"] for each in tree["messages"] if each["role"] == "tool"] == ["old", "cold"]
     assert len(done.swaps) == 1
 
@@ -154,7 +154,7 @@ def test_gemini_counts_results_by_name_without_ids() -> None:
     parts = [{"functionCall": {"name": "get_weather", "args": {"n": n}}} for n in (1, 2)]
     results = [{"functionResponse": {"name": "get_weather", "response": {"n": n}}} for n in (1, 2)]
     body = {"contents": [{"role": "model", "parts": parts}, {"role": "user", "parts": results}]}
-    tree, _ = swapped(body, parse_overrides(["get_weather#2=text"], []))
+    tree, _ = swapped(body, parse_answer_override_options(["get_weather#2=text"], []))
     said = [part["functionResponse"]["response"] for part in tree["contents"][1]["parts"]]
     assert said == [{"n": 1}, {"result": "text"}]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.core.keys import head_rules
-from llmproxy.core.keys.built_in_body_rules import SHAPES, Action, Rule, Shape
+from llmproxy.core.keys.built_in_body_rules import SHAPES, MemberAction, MemberRule, Shape
 from llmproxy.core.keys.ignored_differences import NULLS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/keys.md"
@@ -59,17 +59,17 @@ def _uncounted(known: Mapping[str, str], elsewhere: Mapping[str, str]) -> list[t
     return [(", ".join(names), why) for why, names in reasons.items()]
 
 
-WHAT: dict[Action, str] = {
-    Action.IGNORE: "does not count",
-    Action.STREAM: "counts as the stream flag",
-    Action.SPARE: "`[]` and `{}` count as absent",
-    Action.DECLARE: "an id inside the request: its links count, its text does not",
-    Action.OWN: "an id inside the request if the item has its content, else it refers to a server object",
-    Action.REFER: "refers to an id inside the request, or to a server object (counts as the recording that made it); any other text counts literally",
-    Action.FILE_URI: "the URI of an uploaded file refers to a server object",
-    Action.JSON: "the JSON value counts, its formatting does not",
-    Action.SIGNATURE: "does not count if the thinking text is present",
-    Action.SYSTEM: "counts, except the first block's line `x-anthropic-billing-header: ...`",
+WHAT: dict[MemberAction, str] = {
+    MemberAction.IGNORE: "does not count",
+    MemberAction.STREAM: "counts as the stream flag",
+    MemberAction.SPARE: "`[]` and `{}` count as absent",
+    MemberAction.DECLARE: "an id inside the request: its links count, its text does not",
+    MemberAction.OWN: "an id inside the request if the item has its content, else it refers to a server object",
+    MemberAction.REFER: "refers to an id inside the request, or to a server object (counts as the recording that made it); any other text counts literally",
+    MemberAction.FILE_URI: "the URI of an uploaded file refers to a server object",
+    MemberAction.JSON: "the JSON value counts, its formatting does not",
+    MemberAction.SIGNATURE: "does not count if the thinking text is present",
+    MemberAction.SYSTEM: "counts, except the first block's line `x-anthropic-billing-header: ...`",
 }
 """What each kind of rule does, but for those that only lead to others."""
 _TYPE = re.compile(r"\(type=[^)]*\)")
@@ -84,19 +84,19 @@ class CountingRow(NamedTuple):
 
 def body_rows() -> list[CountingRow]:
     """Return every rule of every shape: in which operations of which dialect, at which members."""
-    places: dict[tuple[Action, str, str], dict[str, None]] = {}
+    places: dict[tuple[MemberAction, str, str], dict[str, None]] = {}
     for (family, operation), shape in SHAPES.items():
         for path, rule in rules_of(shape):
             if rule.do in WHAT:
                 member = _TYPE.sub("", path).replace("[*]", "").removeprefix("$.")
                 places.setdefault((rule.do, rule.why, member), {})[f"{family} {operation}"] = None
-    found: dict[tuple[str, Action, str], list[str]] = {}
+    found: dict[tuple[str, MemberAction, str], list[str]] = {}
     for (do, why, member), names in places.items():
         found.setdefault((", ".join(names), do, why), []).append(f"`{member}`")
     return [CountingRow(names, ", ".join(members), WHAT[do], why) for (names, do, why), members in found.items()]
 
 
-def rules_of(shape: Shape, path: str = "$", seen: tuple[int, ...] = ()) -> Iterator[tuple[str, Rule]]:
+def rules_of(shape: Shape, path: str = "$", seen: tuple[int, ...] = ()) -> Iterator[tuple[str, MemberRule]]:
     """Yield the rules of a shape with their paths; a shape inside itself only once."""
     if id(shape) in seen:
         return

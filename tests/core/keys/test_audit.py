@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from llmproxy.core.keys.head_rules import decide_if_header_affects_key
-from llmproxy.core.keys.ignored_differences import ID, YOURS, KeyDifference, explain_ignored_differences
-from llmproxy.core.keys.normalize import build_key, canonicalize
+from llmproxy.core.keys.ignored_differences import ID, YOURS, IgnoredRequestDifference, explain_ignored_differences
+from llmproxy.core.keys.normalize import build_key, canonicalize_request
 from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.traffic.interaction import Headers, Request
@@ -20,13 +20,13 @@ HI: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi
 Asked = tuple[str, object, Headers]
 
 
-def explained(one: Asked, other: Asked, rules: Rules = Rules()) -> list[KeyDifference]:  # noqa: B008 - a frozen value
+def explained(one: Asked, other: Asked, rules: Rules = Rules()) -> list[IgnoredRequestDifference]:  # noqa: B008 - a frozen value
     requests, routes, keys = [], [], set()
     for target, body, headers in (one, other):
         where = route(target, headers)
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = Request("POST", where.target, headers, data)
-        keys.add(build_key(canonicalize(request, where, rules, lambda _: None)))
+        keys.add(build_key(canonicalize_request(request, where, rules, lambda _: None)))
         requests.append(request)
         routes.append(where)
     assert len(keys) == 1
@@ -74,7 +74,7 @@ def test_every_difference_has_the_reason_of_its_rule(one: Asked, other: Asked, p
 def test_a_header_that_no_table_knows_is_unexplained() -> None:
     """It does not count at a known operation, and nobody has said why."""
     found = explained((CHAT, HI, ()), (CHAT, HI, (("x-some-new-thing", "1"),)))
-    assert found == [KeyDifference("header x-some-new-thing", "", "1", "")]
+    assert found == [IgnoredRequestDifference("header x-some-new-thing", "", "1", "")]
 
 
 def test_the_users_rules_are_named() -> None:
@@ -90,7 +90,7 @@ def test_what_no_rule_touches_is_unexplained() -> None:
     where = route(CHAT, ())
     requests = [Request("POST", CHAT, (), json.dumps({**HI, "seed": n}).encode()) for n in (1, 2)]
     requests.append(Request("POST", "/v1/other", (), requests[0].body))
-    wanted = KeyDifference("$.seed", "1", "2", ""), KeyDifference("path", CHAT, "/v1/other", "")
+    wanted = IgnoredRequestDifference("$.seed", "1", "2", ""), IgnoredRequestDifference("path", CHAT, "/v1/other", "")
     for other, difference in zip(requests[1:], wanted, strict=True):
         assert explain_ignored_differences(requests[0], other, (where, where), Rules()) == [difference]
 
@@ -105,7 +105,7 @@ def test_ids_of_the_server_are_explained() -> None:
     paths = [Request("GET", f"/v1/files/file-{n}", (), b"") for n in (1, 2)]
     routes = [route(each.target, ()) for each in paths]
     (found,) = explain_ignored_differences(paths[0], paths[1], (routes[0], routes[1]), Rules())
-    assert found == KeyDifference("path", "/v1/files/file-1", "/v1/files/file-2", ID)
+    assert found == IgnoredRequestDifference("path", "/v1/files/file-1", "/v1/files/file-2", ID)
 
 
 def test_real_traffic_has_no_difference_without_a_reason(real_requests: list[tuple[Request, Route]]) -> None:
@@ -113,7 +113,9 @@ def test_real_traffic_has_no_difference_without_a_reason(real_requests: list[tup
     by_key: dict[str, list[tuple[Request, Route]]] = {}
     unnamed = set()
     for request, where in real_requests:
-        by_key.setdefault(build_key(canonicalize(request, where, Rules(), lambda _: None)), []).append((request, where))
+        by_key.setdefault(build_key(canonicalize_request(request, where, Rules(), lambda _: None)), []).append(
+            (request, where)
+        )
         verdicts = {name: decide_if_header_affects_key(name.lower(), known=where.known) for name, _ in request.headers}
         unnamed |= {name for name, verdict in verdicts.items() if not verdict.why}
     pairs = [(group[0], other) for group in by_key.values() for other in group[1:]]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.built_in_body_rules import SHAPES, Action, Rule, Shape
+from llmproxy.core.keys.built_in_body_rules import SHAPES, MemberAction, MemberRule, Shape
 from llmproxy.core.keys.head_rules import (
     ELSEWHERE,
     ELSEWHERE_PREFIXES,
@@ -24,7 +24,7 @@ from llmproxy.core.keys.head_rules import (
     WORDS,
     decide_if_header_affects_key,
 )
-from llmproxy.core.keys.normalize import build_key, canonicalize
+from llmproxy.core.keys.normalize import build_key, canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import route
@@ -39,14 +39,14 @@ def key(method: str, target: str, headers: Headers = (), body: bytes = b"") -> K
     """Derive the key of a request as the proxy does."""
     where = route(target, headers)
     request = Redactor().request(Request(method, where.target, headers, body), where.provider.credentials)
-    return build_key(canonicalize(request, where, Rules(), lambda _: None))
+    return build_key(canonicalize_request(request, where, Rules(), lambda _: None))
 
 
 class Maker:
     """Makes the body that has everything a shape has rules for, and notes where each rule stands."""
 
     def __init__(self) -> None:
-        self.rules: dict[Path, Rule] = {}
+        self.rules: dict[Path, MemberRule] = {}
         self._numbers = itertools.count(1)
 
     def make(self, shape: Shape, path: Path, seen: tuple[int, ...] = (), kind: str = "") -> dict[str, Any]:
@@ -63,21 +63,21 @@ class Maker:
             made[name] = self._value(rule, (*path, name), (*seen, id(shape)))
             for other in rule.own:
                 made[other] = f"own {next(self._numbers)}"
-            if rule.do is Action.SIGNATURE:
+            if rule.do is MemberAction.SIGNATURE:
                 made["thinking"] = "hm"
         return made
 
-    def _value(self, rule: Rule, path: Path, seen: tuple[int, ...]) -> object:
+    def _value(self, rule: MemberRule, path: Path, seen: tuple[int, ...]) -> object:
         number = next(self._numbers)
-        if rule.do is Action.STREAM:
+        if rule.do is MemberAction.STREAM:
             return False
-        if rule.do is Action.JSON:
+        if rule.do is MemberAction.JSON:
             return json.dumps({"b": number, "a": "x"})
-        if rule.do is Action.FILE_URI:
+        if rule.do is MemberAction.FILE_URI:
             return f"https://generativelanguage.googleapis.com/v1beta/files/f{number}"
         if rule.into is None or seen.count(id(rule.into)) > 0:
             return f"value {number}"
-        if rule.do is Action.REFER:
+        if rule.do is MemberAction.REFER:
             return self.make(rule.into, path, seen)
         kinds = ["", *rule.into.kinds]
         return [self.make(rule.into, (*path, n), seen, kind) for n, kind in enumerate(kinds)]
@@ -126,7 +126,7 @@ def written(tree: dict[str, Any], path: Path, value: object) -> bytes:
         node[path[-1]] = old
 
 
-def others(old: object, rule: Rule | None) -> list[object]:
+def others(old: object, rule: MemberRule | None) -> list[object]:
     """Return values that are not `old`: another of its kind, and the likes of those that are easily mistaken for nothing or for ours."""
     if rule is None:
         return [f"{old}2"]
@@ -135,16 +135,16 @@ def others(old: object, rule: Rule | None) -> list[object]:
     return [7 if isinstance(old, bool) or old is None else 99, "yes", ["x"], {"x": 1}]
 
 
-def expected(rule: Rule | None, old: object, new: object) -> bool | None:
+def expected(rule: MemberRule | None, old: object, new: object) -> bool | None:
     """Return whether a change counts by the tables; None where that depends on the rest (a name that ties things together)."""
     if rule is None:
         return True
     match rule.do:
-        case Action.IGNORE | Action.SIGNATURE:
+        case MemberAction.IGNORE | MemberAction.SIGNATURE:
             return False
-        case Action.STREAM:
+        case MemberAction.STREAM:
             return not (isinstance(new, bool) and new == old)
-        case Action.DECLARE | Action.OWN if isinstance(new, str):
+        case MemberAction.DECLARE | MemberAction.OWN if isinstance(new, str):
             return None
         case _:
             return True
@@ -164,7 +164,7 @@ def test_every_leaf_of_every_dialect_counts_or_stands_in_the_table(family: str, 
     tree = maker.make(SHAPES[family, operation], ())
 
     def derived(body: bytes) -> Key:
-        return build_key(canonicalize(Request("POST", where.target, (), body), where, Rules(), lambda _: None))
+        return build_key(canonicalize_request(Request("POST", where.target, (), body), where, Rules(), lambda _: None))
 
     plain, tried = derived(json.dumps(tree).encode()), 0
     seen: dict[Key, tuple[Path, object]] = {}
@@ -420,7 +420,7 @@ def test_words_that_look_like_secrets_are_words(one: str, other: str, said: str,
         where = route("/v1/chat/completions", headers)
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
         request = redactor.request(Request("POST", where.target, headers, body))
-        keys.add(build_key(canonicalize(request, where, Rules(), lambda _: None)))
+        keys.add(build_key(canonicalize_request(request, where, Rules(), lambda _: None)))
     assert len(keys) == 2
 
 

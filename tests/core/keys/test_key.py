@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.normalize import Canonical, build_key, canonicalize
+from llmproxy.core.keys.normalize import Canonical, build_key, canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.secrets.redact import Redactor
@@ -24,7 +24,9 @@ def derived(case: dict[str, Any]) -> str:
     headers = tuple((name, value) for name, value in case["headers"])
     where = route(case["target"], headers)
     sent = Request(case["method"], where.target, headers, case["body"].encode("latin-1"))
-    return build_key(canonicalize(Redactor().request(sent, where.provider.credentials), where, Rules(), lambda _: None))
+    return build_key(
+        canonicalize_request(Redactor().request(sent, where.provider.credentials), where, Rules(), lambda _: None)
+    )
 
 
 def test_golden_keys_are_all_different() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.keys.mcp import extract_mcp_key_parts, is_rpc_message
-from llmproxy.core.keys.normalize import build_key, canonicalize
+from llmproxy.core.keys.normalize import build_key, canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.canonical_json import dump
@@ -20,7 +20,7 @@ JSON: Headers = (("content-type", "application/json"), ("accept", "application/j
 def key(message: dict[str, Any], headers: Headers = JSON, path: str = "/tools/mcp") -> Key:
     where = route(path, headers, TOOLS)
     request = Request("POST", where.target, headers, dump({"jsonrpc": "2.0", **message}))
-    return build_key(canonicalize(request, where, Rules(), lambda _: None))
+    return build_key(canonicalize_request(request, where, Rules(), lambda _: None))
 
 
 def call(id_: object = 1, meta: object = None, **arguments: object) -> dict[str, Any]:

@@ -23,13 +23,13 @@ from llmproxy.core.keys.normalize import (
     MadeBy,
     RequestKeyCache,
     build_key,
-    canonicalize,
+    canonicalize_request,
 )
 from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.providers.routing import Route, route
-from llmproxy.core.secrets.find_secrets import CredentialEpoch, list_secret_form_anchors
+from llmproxy.core.secrets.find_secrets import CredentialEpoch, choose_encoded_secret_substrings
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.traffic.canonical_json import LossyJson, parse_lossless_json
+from llmproxy.core.traffic.canonical_json import LossyJson, parse_json_or_raise_if_lossy
 from llmproxy.core.traffic.interaction import Headers, Key, Request
 from tests.core.keys.test_every_leaf import leaves
 
@@ -47,7 +47,7 @@ def canonical(
 ) -> Canonical:
     where = route(target, headers)
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return canonicalize(Request(method, where.target, headers, data), where, rules, made_by)
+    return canonicalize_request(Request(method, where.target, headers, data), where, rules, made_by)
 
 
 def key(target: str, body: object = b"", headers: Headers = (), **more: Any) -> Key:
@@ -213,7 +213,9 @@ def test_a_secret_in_an_unknown_path_is_not_in_the_operation() -> None:
     secret = "sk-proj-abcDEF0123456789ghiJKL456mnoPQR"
     where = route(f"/v1/own%20thing/{secret}", ())
     request = Redactor().request(Request("GET", where.target, (), b""))
-    assert canonicalize(request, where, Rules(), lambda _: None).operation.startswith("/v1/own thing/REDACTED-1x")
+    assert canonicalize_request(request, where, Rules(), lambda _: None).operation.startswith(
+        "/v1/own thing/REDACTED-1x"
+    )
 
 
 def test_curls_default_header_makes_no_form_of_json() -> None:
@@ -236,7 +238,7 @@ def real_bodies(real_requests: list[tuple[Request, Route]]) -> list[Case]:
     cases = []
     for request, where in real_requests:
         try:
-            tree = parse_lossless_json(request.body)
+            tree = parse_json_or_raise_if_lossy(request.body)
         except LossyJson:
             continue
         if where.known and isinstance(tree, dict):
@@ -248,7 +250,7 @@ def derive(case: Case, tree: object, **style: Any) -> Key:
     request, where, _ = case
     data = json.dumps(tree, **style).encode("utf-8", "surrogatepass")
     sent = Request(request.method, where.target, request.headers, data)
-    return build_key(canonicalize(sent, where, Rules(), lambda _: None))
+    return build_key(canonicalize_request(sent, where, Rules(), lambda _: None))
 
 
 def changed(tree: Any, path: tuple[Any, ...]) -> Any:
@@ -358,17 +360,17 @@ def test_the_same_written_differently_is_the_same_key(real_bodies: list[Case]) -
     chance = random.Random(1)
     for case in real_bodies:
         request, where, tree = case
-        plain = build_key(canonicalize(request, where, Rules(), lambda _: None))
+        plain = build_key(canonicalize_request(request, where, Rules(), lambda _: None))
         assert derive(case, reordered(tree, chance), indent=1) == plain
         assert derive(case, tree, ensure_ascii=False, separators=(",", ":")) == plain
         names = declared(tree)
         assert derive(case, renumbered(tree, names)) == plain, where.operation
         count["ids of calls renamed"] += len(names)
         count["requests"] += 1
-        once = canonicalize(request, where, Rules(), lambda _: None)
+        once = canonicalize_request(request, where, Rules(), lambda _: None)
         if not once.stream:  # the flag went into a part of its own
             again = Request(request.method, where.target, (), once.body)
-            assert canonicalize(again, where, Rules(), lambda _: None).body == once.body
+            assert canonicalize_request(again, where, Rules(), lambda _: None).body == once.body
             count["normalised twice"] += 1
     assert min(count.values()) > 10
 
@@ -419,10 +421,10 @@ def test_a_new_credential_forgets_what_it_may_change() -> None:
     memory.remember(b"1", KNOWN, learned)
     memory.remember(b"2", noted, learned)
     assert memory.get_known(b"1", learned) is KNOWN
-    learned.count_new_credential(list_secret_form_anchors("another0123456789fedcba"))
+    learned.count_new_credential(choose_encoded_secret_substrings("another0123456789fedcba"))
     assert memory.get_known(b"1", learned) is None
     assert memory.get_known(b"2", learned) is noted
-    learned.count_new_credential(list_secret_form_anchors("token0123456789abcdef"))
+    learned.count_new_credential(choose_encoded_secret_substrings("token0123456789abcdef"))
     assert memory.get_known(b"2", learned) is None
     assert len(memory) == 0
 

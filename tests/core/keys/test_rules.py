@@ -18,12 +18,12 @@ from llmproxy.core.keys.built_in_body_rules import (
     NOTHING,
     RESPONSES,
     SHAPES,
-    Action,
-    Rule,
+    MemberAction,
+    MemberRule,
     Shape,
 )
 from llmproxy.core.keys.head_rules import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
-from llmproxy.core.keys.normalize import REFERRING, BodyShapeNormalizer, IdOrigin, build_key, canonicalize
+from llmproxy.core.keys.normalize import REFERRING, BodyMemberRuleApplier, IdOrigin, build_key, canonicalize_request
 from llmproxy.core.keys.user_rules import (
     Rules,
     TextScrub,
@@ -38,7 +38,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.settings import parse_normalize_rules
 
 
-def rules(shape: Shape, seen: set[int]) -> Iterator[tuple[str, Rule]]:
+def rules(shape: Shape, seen: set[int]) -> Iterator[tuple[str, MemberRule]]:
     if id(shape) in seen:
         return
     seen.add(id(shape))
@@ -50,7 +50,7 @@ def rules(shape: Shape, seen: set[int]) -> Iterator[tuple[str, Rule]]:
         yield from rules(kind, seen)
 
 
-def every_rule() -> list[tuple[str, Rule]]:
+def every_rule() -> list[tuple[str, MemberRule]]:
     seen: set[int] = set()
     return [found for shape in SHAPES.values() for found in rules(shape, seen)]
 
@@ -65,7 +65,9 @@ def test_every_rule_has_its_reason() -> None:
 
 def test_members_that_may_name_server_state_are_known() -> None:
     """The ids of a request are looked for where one expression finds such a member, and nowhere else."""
-    naming = {name for name, rule in every_rule() if rule.do in (Action.REFER, Action.OWN, Action.FILE_URI)}
+    naming = {
+        name for name, rule in every_rule() if rule.do in (MemberAction.REFER, MemberAction.OWN, MemberAction.FILE_URI)
+    }
     assert len(naming) > 10
     assert [name for name in sorted(naming) if not REFERRING.search(f'{{"{name}" : 1}}'.encode())] == []
     assert not REFERRING.search(b'{"content": "id", "name": 1}')
@@ -73,7 +75,7 @@ def test_members_that_may_name_server_state_are_known() -> None:
 
 def test_nothing_that_shapes_the_answer_is_ignored_and_no_opaque_subtree_entered() -> None:
     """What WIRE.md keeps is never in the table of what is left out; no shape walks into schemas, tool inputs or tool results."""
-    ignored = {name for name, rule in every_rule() if rule.do is Action.IGNORE}
+    ignored = {name for name, rule in every_rule() if rule.do is MemberAction.IGNORE}
     kept = """model messages input contents system instructions tools tool_choice temperature top_p top_k seed stop n
     max_tokens max_completion_tokens max_output_tokens response_format text output_config reasoning reasoning_effort thinking
     include encoding_format dimensions modalities truncation context_management stream_options parallel_tool_calls logprobs
@@ -88,7 +90,7 @@ def test_nothing_that_shapes_the_answer_is_ignored_and_no_opaque_subtree_entered
 
 def test_only_named_empty_members_are_dropped() -> None:
     """{"any": {}} and {"auto": {}} are different things."""
-    assert {name for name, rule in every_rule() if rule.do is Action.SPARE} == {
+    assert {name for name, rule in every_rule() if rule.do is MemberAction.SPARE} == {
         "tools", "include", "images", "options", "generationConfig", "generation_config", "inferenceConfig", "tool_calls",
     }  # fmt: skip
 
@@ -112,7 +114,7 @@ def test_the_empty_shape_lets_everything_count() -> None:
 
 def test_rules_cannot_be_changed() -> None:
     """Keys of one process and of the next must agree."""
-    rule = Rule(Action.IGNORE, "why", Shape())
+    rule = MemberRule(MemberAction.IGNORE, "why", Shape())
     with pytest.raises(FrozenInstanceError):
         rule.why = "else"  # type: ignore[misc]
 
@@ -225,7 +227,7 @@ MADE = {
 
 
 def walked(tree: dict[str, Any], shape: Shape) -> tuple[dict[str, Any], list[str]]:
-    walk = BodyShapeNormalizer(MADE.get)
+    walk = BodyMemberRuleApplier(MADE.get)
     walk.apply_shape(tree, shape)
     return tree, walk.refs
 
@@ -309,7 +311,7 @@ def test_what_cannot_be_an_id_is_no_other_ids_request(target: str, body: Callabl
 
     def key(name: str) -> Key:
         request = Request("POST", where.target, (), json.dumps(body(name)).encode())
-        return build_key(canonicalize(request, where, Rules(), lambda _: None))
+        return build_key(canonicalize_request(request, where, Rules(), lambda _: None))
 
     right = {key(each) for each in ("x", "call_9|fc_1", "functions.f:0", "call#1", "a" * 500)}
     odd = ["", " ", "call_9 ", "a b", "x\n", "ä", "\0", "call#1 "]

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.advice import ProxyStartCommandLine
-from llmproxy.core.keys.normalize import canonicalize
+from llmproxy.advice import SuggestedCommandTemplate
+from llmproxy.core.keys.normalize import canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.explain import (
     LIMIT,
@@ -28,14 +28,14 @@ from llmproxy.core.traffic.json_diff import SHOWN, Difference, build_difference
 CONTEXT = MissContext(
     mode="replay", cassette="trip", session="trip", key="v1:" + "ab12" * 16, method="POST", provider="openai",
     operation="chat.completions", model="gpt-4o", stream=True, last_user="Book a flight", recordings=3,
-    same_operation=2, again=ProxyStartCommandLine(page="http://127.0.0.1:8080/"),
+    same_operation=2, again=SuggestedCommandTemplate(page="http://127.0.0.1:8080/"),
 )  # fmt: skip
 NEAR = Nearest(12, True, (Difference("$.messages[1].content", '"Rome"', '"Paris"'),), 0.9)
 
 AUTO = "--mode auto --cassette trip"
 OTHER_OPERATION = "none of its 3 recordings is of openai chat.completions"
 NO_SERVERS, AS_BEFORE = "it was recorded without MCP servers", "unchanged, as in the recording"
-RUN = ProxyStartCommandLine("llmproxy run", " -- claude -p hi", (("cassette_dir", "tapes"),))
+RUN = SuggestedCommandTemplate("llmproxy run", " -- claude -p hi", (("cassette_dir", "tapes"),))
 TOOLLESS = replace(CONTEXT, provider="tools", operation="mcp:tools/list", same_operation=0, toolless=True)
 
 
@@ -91,7 +91,7 @@ def test_what_went_nowhere_is_named() -> None:
 
 def test_where_nothing_is_recorded_there_is_nothing_to_look_at() -> None:
     """One step: the command that records it, which the end of a run says in its place; other misses have none."""
-    empty = replace(CONTEXT, store_exists=False, again=ProxyStartCommandLine("llmproxy run", " -- COMMAND"))
+    empty = replace(CONTEXT, store_exists=False, again=SuggestedCommandTemplate("llmproxy run", " -- COMMAND"))
     miss = ExplainedMiss(empty, None)
     assert miss.text.endswith(f"What to do:\n  1. record what is missing: {miss.record_command}")
     assert miss.record_command.startswith("llmproxy run --mode auto")
@@ -137,7 +137,7 @@ def test_who_has_a_shorter_way_is_told_what_to_replace(old: str, new: str, numbe
         == "llmproxy stop --url http://127.0.0.1:8080; llmproxy start --mode auto --cassette trip"
     )
     assert miss.differs_in_numbers is numbers
-    by_run = replace(CONTEXT, again=ProxyStartCommandLine("llmproxy run", " -- x"))
+    by_run = replace(CONTEXT, again=SuggestedCommandTemplate("llmproxy run", " -- x"))
     assert ExplainedMiss(by_run, None).proxy_start_commands_by_mode == {}
     assert not ExplainedMiss(by_run, None).differs_in_numbers
 
@@ -146,7 +146,9 @@ def test_what_started_the_proxy_is_what_to_type() -> None:
     """Who typed `llmproxy run` has no use for `llmproxy start`; names with blanks are quoted for the shell."""
     text = ExplainedMiss(replace(CONTEXT, cassette="my trip", store="/data/x y.db"), None).text
     assert "llmproxy start --mode auto --cassette 'my trip' --store '/data/x y.db'" in text
-    started = replace(CONTEXT, again=ProxyStartCommandLine("llmproxy run --intercept", " -- COMMAND"), store="a b.db")
+    started = replace(
+        CONTEXT, again=SuggestedCommandTemplate("llmproxy run --intercept", " -- COMMAND"), store="a b.db"
+    )
     command = "llmproxy run --intercept --mode auto --cassette trip --store 'a b.db' -- COMMAND"
     assert f"record what is missing: {command}\n" in ExplainedMiss(started, NEAR).text
     assert "1. record what is missing: llmproxy run" in ExplainedMiss(replace(started, store_exists=False), None).text
@@ -196,7 +198,9 @@ def test_explain_joins_all() -> None:
         return Request("POST", "/v1/chat/completions", headers, body)
 
     where = route("/v1/chat/completions", headers)
-    wanted, recorded = (canonicalize(form(text), where, Rules(), lambda _: None) for text in ("to Rome", "to Paris"))
+    wanted, recorded = (
+        canonicalize_request(form(text), where, Rules(), lambda _: None) for text in ("to Rome", "to Paris")
+    )
     miss = build_miss_explanation(CONTEXT, wanted, [(5, recorded)])
     assert "#5" in miss.text
     value = json.loads(json.dumps(miss.to_dict()))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.normalize import Canonical, build_key, canonicalize
+from llmproxy.core.keys.normalize import Canonical, build_key, canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.nearest_recording import (
     AROUND,
@@ -37,7 +37,7 @@ def canonical_of(
     headers: Headers = (("content-type", "application/json"),),
 ) -> Canonical:
     request = Request("POST", target, headers, json.dumps(tree).encode() if raw is None else raw)
-    return canonicalize(request, route(target, headers), rules or Rules(), lambda _: None)
+    return canonicalize_request(request, route(target, headers), rules or Rules(), lambda _: None)
 
 
 def canonical(

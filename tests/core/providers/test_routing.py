@@ -18,7 +18,7 @@ from llmproxy.core.providers.provider_table import (
 )
 from llmproxy.core.providers.routing import (
     asks_for_stream,
-    get_dialect_family,
+    get_operation_dialect,
     route,
     route_by_host,
     split_session_from_path,
@@ -300,7 +300,7 @@ def test_family_of_stored_interactions() -> None:
         ("vertex", "messages"),
         ("my-vllm", "chat.completions"),
     )
-    assert [get_dialect_family(*each) for each in stored] == ["ollama", "openai", "anthropic", "openai"]
+    assert [get_operation_dialect(*each) for each in stored] == ["ollama", "openai", "anthropic", "openai"]
 
 
 def test_routing_is_quick() -> None:
@@ -419,7 +419,7 @@ def test_a_path_may_name_a_host_to_be_recorded(
 def test_a_host_becomes_a_provider_of_its_own(where: tuple[str, str, int], named: tuple[str, str]) -> None:
     """Two services never share a name, nor do http and https; the port of https is left out."""
     assert build_http_service_name(*where) == named
-    assert get_dialect_family(named[0], "/x") == "http"
+    assert get_operation_dialect(named[0], "/x") == "http"
 
 
 def test_so_many_go_at_once_and_the_next_waits_for_the_first() -> None:

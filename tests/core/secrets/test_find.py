@@ -33,11 +33,11 @@ from llmproxy.core.secrets.find_secrets import (
     KnownSecrets,
     SecretSpan,
     _find_behind_service_names,
+    choose_encoded_secret_substrings,
     detect_secrets_by_pattern,
     find_key_character_runs,
     is_inside_base64,
     list_encoded_secret_forms,
-    list_secret_form_anchors,
     merge_spans,
 )
 from llmproxy.core.secrets.redact import Redactor
@@ -69,7 +69,7 @@ SECRETS = st.text(ascii_letters + digits + "-._~", min_size=8, max_size=60) | st
 @given(SECRETS, st.integers(0, 10**6))
 def test_no_form_of_a_credential_stands_where_none_of_its_tails_does(secret: str, seed: int) -> None:
     """A text that holds a form has a tail of it in a run of key characters, or the credential counts everywhere."""
-    made = list_secret_form_anchors(secret)
+    made = choose_encoded_secret_substrings(secret)
     if None in made:
         return
     chance = random.Random(seed)
@@ -85,7 +85,7 @@ def test_no_form_of_a_credential_stands_where_none_of_its_tails_does(secret: str
 def test_the_quick_tails_are_those_of_the_forms(secret: str) -> None:
     """A tenth of the time, nothing left out."""
     for form in list_encoded_secret_forms(secret):
-        assert any(tail is not None and tail in form for tail in list_secret_form_anchors(secret))
+        assert any(tail is not None and tail in form for tail in choose_encoded_secret_substrings(secret))
 
 
 def test_what_was_derived_before_holds_unless_a_credential_may_stand_in_it() -> None:
@@ -93,10 +93,10 @@ def test_what_was_derived_before_holds_unless_a_credential_may_stand_in_it() -> 
     epoch = CredentialEpoch()
     assert epoch.is_still_valid(0, noted=False)
     assert epoch.record_searched_text("some text with token0123456789abcdef in it")
-    epoch.count_new_credential(list_secret_form_anchors("another0123456789fedcba"))
+    epoch.count_new_credential(choose_encoded_secret_substrings("another0123456789fedcba"))
     assert epoch.is_still_valid(0, noted=True)
     assert not epoch.is_still_valid(0, noted=False)
-    epoch.count_new_credential(list_secret_form_anchors("token0123456789abcdef"))
+    epoch.count_new_credential(choose_encoded_secret_substrings("token0123456789abcdef"))
     assert not epoch.is_still_valid(0, noted=True)
     assert not epoch.is_still_valid(1, noted=True)
     assert epoch.is_still_valid(2, noted=True)

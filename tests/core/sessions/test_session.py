@@ -14,14 +14,19 @@ import pytest
 import zstandard
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.sessions.exchange import EngineConfig, Exchange, ResponseRecorder, TelemetryRefused
+from llmproxy.core.sessions.exchange import (
+    ArrivingResponseCollector,
+    EngineConfig,
+    Exchange,
+    TelemetryDiscardedInReplayError,
+)
 from llmproxy.core.sessions.session import (
     KEPT_CALLS,
     KEPT_TEXTS,
     LONGEST_NAME,
     NOT_KEPT,
     CallHistory,
-    CallsDiscarded,
+    CallsNoLongerKeptError,
     Session,
     SessionSettings,
     parse_party_header,
@@ -130,12 +135,12 @@ def test_defaults_spend_nothing() -> None:
     """An engine that is told nothing replays, from this folder, and reaches nobody."""
     config = EngineConfig()
     assert (config.mode, config.allow_live, config.allow_host, config.miss_status) == (Mode.REPLAY, False, (), None)
-    assert TelemetryRefused.status == 204
+    assert TelemetryDiscardedInReplayError.status == 204
 
 
 @pytest.mark.parametrize("kind", [Exchange, Session])
 def test_a_call_and_a_session_hold_what_every_one_has(kind: type) -> None:
-    """What a feature knows of them is a value of its own (`InterceptorPrivateCallData`, `Interceptor`)."""
+    """What a feature knows of them is a value of its own (`InterceptorPrivateCallData`, `SessionCallInterceptor`)."""
     assert len(fields(kind)) <= 15
 
 
@@ -152,9 +157,9 @@ JSON: Headers = (("Content-Type", "application/json"),)
 SSE: Headers = (("content-type", "text/event-stream"),)
 
 
-def recorded(headers: Headers, *pieces: bytes, status: int = 200) -> ResponseRecorder:
+def recorded(headers: Headers, *pieces: bytes, status: int = 200) -> ArrivingResponseCollector:
     """Return a recording of these pieces, 10 microseconds apart."""
-    made = ResponseRecorder()
+    made = ArrivingResponseCollector()
     assert not made.has_head
     made.on_head(5, status, "OK", headers)
     for n, piece in enumerate(pieces, 1):
@@ -162,7 +167,7 @@ def recorded(headers: Headers, *pieces: bytes, status: int = 200) -> ResponseRec
     return made
 
 
-def end(made: ResponseRecorder, *, stream: bool = True, proper: bool = True) -> Ending:
+def end(made: ArrivingResponseCollector, *, stream: bool = True, proper: bool = True) -> Ending:
     return made.build_response("chat.completions", stream=stream, proper=proper).ending
 
 
@@ -248,7 +253,7 @@ def test_the_first_byte_is_timed() -> None:
     """The head's time stands in where there is no body."""
     assert recorded(SSE, b"x").first_byte_offset == 10
     assert recorded(SSE).first_byte_offset == 5
-    assert ResponseRecorder().first_byte_offset is None
+    assert ArrivingResponseCollector().first_byte_offset is None
 
 
 def ended(seq: int, *, miss: bool = False, note: str = "") -> Call:
@@ -272,7 +277,7 @@ def test_more_than_is_kept_is_an_error_and_no_gap() -> None:
     calls = CallHistory()
     for _ in range(KEPT_CALLS + 5):
         calls.add_ended_call(ended(calls.begin()))
-    with pytest.raises(CallsDiscarded) as error:
+    with pytest.raises(CallsNoLongerKeptError) as error:
         calls.list_calls_after(4)
     assert (error.value.status, "after 5" in error.value.hint) == (410, True)
     assert len(calls.list_calls_after(5)) == KEPT_CALLS

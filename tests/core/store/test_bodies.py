@@ -17,12 +17,12 @@ from hypothesis import given, strategies as st
 from llmproxy.core.store import bodies
 from llmproxy.core.store.bodies import (
     LARGE,
-    DeltaBase,
+    DeltaBaseBody,
     DeltaBodyWriter,
-    compress_body,
+    compress_body_for_storage,
     deflate_if_worthwhile,
-    read_body,
-    read_stored_body_data,
+    load_stored_body,
+    read_and_inflate_body_column,
 )
 from llmproxy.core.store.file.migrations import upgrade_schema
 from llmproxy.core.store.file.store import SqliteCassetteStore
@@ -91,7 +91,7 @@ def test_any_edit_of_a_body_reads_back(edits: list[tuple[int, bytes]]) -> None:
             stored[put(conn, writer, content)] = content
         known = bodies.ByteLimitedCache[bytes](4 << 20)
         for row, wanted in stored.items():
-            assert bodies.read_body(conn, row) == bodies.read_body(conn, row, known) == wanted
+            assert bodies.load_stored_body(conn, row) == bodies.load_stored_body(conn, row, known) == wanted
 
 
 def test_a_content_is_stored_once(conn: sqlite3.Connection) -> None:
@@ -106,7 +106,7 @@ def test_a_content_is_stored_once(conn: sqlite3.Connection) -> None:
 )
 def test_packs_only_what_gets_smaller(content: bytes, encoding: str) -> None:
     """Small and random contents stay as they are, text is deflated."""
-    assert compress_body(content).encoding == encoding
+    assert compress_body_for_storage(content).encoding == encoding
 
 
 def test_the_nearest_body_is_the_base(conn: sqlite3.Connection) -> None:
@@ -123,15 +123,18 @@ def test_no_further_base_is_looked_at_when_one_leaves_nothing_to_say() -> None:
     """The first base that shares all but a few bytes is taken; one that leaves more does not end the search."""
     content = bytes(range(256)) * 20
     near, nearer, same = content[:-100] + b"x", content[:-50] + b"x", content[:-1] + b"x"
-    bases = tuple(DeltaBase(number, 0, each) for number, each in enumerate((near, nearer, same), 1))
-    assert compress_body(content, bases).base_id == 2
+    bases = tuple(DeltaBaseBody(number, 0, each) for number, each in enumerate((near, nearer, same), 1))
+    assert compress_body_for_storage(content, bases).base_id == 2
 
 
 def test_a_chain_has_an_end(conn: sqlite3.Connection) -> None:
     """After MAX_DEPTH deltas a body stands on its own."""
     content = bytes(range(256)) * 4
-    assert compress_body(content + b"x", (DeltaBase(1, bodies.MAX_DEPTH, content),)).base_id is None
-    assert compress_body(content + b"x", (DeltaBase(1, bodies.MAX_DEPTH - 1, content),)).depth == bodies.MAX_DEPTH
+    assert compress_body_for_storage(content + b"x", (DeltaBaseBody(1, bodies.MAX_DEPTH, content),)).base_id is None
+    assert (
+        compress_body_for_storage(content + b"x", (DeltaBaseBody(1, bodies.MAX_DEPTH - 1, content),)).depth
+        == bodies.MAX_DEPTH
+    )
 
 
 def test_a_base_that_was_pruned_meanwhile_is_done_without(conn: sqlite3.Connection) -> None:
@@ -146,7 +149,7 @@ def test_a_base_that_was_pruned_meanwhile_is_done_without(conn: sqlite3.Connecti
     with write_transaction(conn):
         row, depth = writer.store_body(conn, prepared)
     assert depth == 0
-    assert bodies.read_body(conn, row) == content + b" and more"
+    assert bodies.load_stored_body(conn, row) == content + b" and more"
 
 
 def test_a_base_cannot_be_deleted(conn: sqlite3.Connection) -> None:
@@ -174,7 +177,7 @@ def test_damage_names_the_row(conn: sqlite3.Connection, change: str, says: str) 
     conn.execute("PRAGMA foreign_keys=OFF")
     conn.execute(change)
     with pytest.raises(CassetteCorrupt, match=says):
-        bodies.read_body(conn, 3)
+        bodies.load_stored_body(conn, 3)
 
 
 def test_the_memory_is_bounded(conn: sqlite3.Connection) -> None:
@@ -231,7 +234,7 @@ def test_what_is_large_comes_back_as_it_was(conn: sqlite3.Connection, content: b
     """Compressed where that saves something; stored once."""
     writer = DeltaBodyWriter()
     row = put(conn, writer, content)
-    assert read_body(conn, row) == content
+    assert load_stored_body(conn, row) == content
     assert put(conn, writer, content) == row
     encoding, stored = conn.execute("SELECT encoding, length(data) FROM bodies").fetchone()
     assert encoding == ("identity" if content[:9] == NOISE[:9] and WORDS_BLOBS[:9] not in content else "zlib")
@@ -255,7 +258,7 @@ def test_what_is_damaged_is_said(conn: sqlite3.Connection, content: bytes, damag
     row = put(conn, DeltaBodyWriter(), content)
     conn.execute(f"UPDATE bodies SET {damage}")
     with pytest.raises(CassetteCorrupt, match=f"Row {row} of table `bodies`"):
-        read_body(conn, row)
+        load_stored_body(conn, row)
 
 
 def test_a_column_is_read_to_its_end(conn: sqlite3.Connection) -> None:
@@ -263,7 +266,7 @@ def test_a_column_is_read_to_its_end(conn: sqlite3.Connection) -> None:
     made = zlib.compress(WORDS_BLOBS)
     insert = "INSERT INTO bodies (sha256, size, encoding, data) VALUES (?, 1, 'zlib', ?)"
     whole, cut = (conn.execute(insert, each).lastrowid or 0 for each in ((b"1", made), (b"2", made[:-9])))
-    assert read_stored_body_data(conn, whole, deflated=True) == WORDS_BLOBS
-    assert read_stored_body_data(conn, whole, deflated=False) == made
+    assert read_and_inflate_body_column(conn, whole, deflated=True) == WORDS_BLOBS
+    assert read_and_inflate_body_column(conn, whole, deflated=False) == made
     with pytest.raises(zlib.error):
-        read_stored_body_data(conn, cut, deflated=True)
+        read_and_inflate_body_column(conn, cut, deflated=True)

@@ -22,7 +22,7 @@ from llmproxy.core.store.reader import RequestKeyChange
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
 from llmproxy.errors import CassetteBusy, RecordingError, SettingsError, StoreReadOnly
-from llmproxy.server_store_copies import register_postgres_store_url
+from llmproxy.server_store_copies import map_postgres_store_to_copy_path
 from tests.support.recordings import NOW, interaction, key, status
 
 Opener = Callable[..., Store]
@@ -37,7 +37,7 @@ def open_(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     def opened(*, writable: bool = True) -> Store:
         path = tmp_path / "llmproxy.db"
         if url:
-            path = register_postgres_store_url(url, {"XDG_CACHE_HOME": str(tmp_path / f"machine {next(numbers)}")})
+            path = map_postgres_store_to_copy_path(url, {"XDG_CACHE_HOME": str(tmp_path / f"machine {next(numbers)}")})
         return open_store(path, writable=writable, now=lambda: NOW + next(seconds))
 
     return opened

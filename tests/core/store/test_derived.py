@@ -14,7 +14,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.journal import CallDecisionJournalWriter
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import iter_recordings_with_new_keys, rewrite_keys_under_current_rules
 from llmproxy.core.traffic.interaction import Headers
@@ -39,7 +39,7 @@ def turn(text: str, before: str | None = None) -> Asked:
 @contextmanager
 def engine(store: Path, mode: Mode = Mode.REPLAY, rules: Rules | None = None) -> Iterator[Engine]:
     config = EngineConfig(mode=mode, store=store, allow_live=True, rules=rules or Rules(), exhausted=Exhausted.MISS)
-    journal = Journal(None, lambda: NOW, "")
+    journal = CallDecisionJournalWriter(None, lambda: NOW, "")
     with closing(Engine(config, redactor=Redactor(), journal=journal, now=lambda: NOW, clock=lambda: NOW)) as made:
         yield made
 

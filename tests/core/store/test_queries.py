@@ -15,7 +15,7 @@ from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import (
     canonicalize_stored,
-    count_recordings_valid_at_time,
+    count_recordings_unsuperseded_at,
     count_unused,
     derive_keys_under_current_rules,
     derive_route_of_recording,
@@ -66,7 +66,7 @@ def test_counts_are_of_live_recordings(store: Store) -> None:
     assert [count_unused(store, "default", 1, used) for used in ((), {2}, {1, 2, 5})] == [2, 1, 0]
     failed = dataclasses.replace(BASE, response=dataclasses.replace(BASE.response, status=401))
     store.add_interaction(failed, supersede=False)
-    assert [count_recordings_valid_at_time(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
+    assert [count_recordings_unsuperseded_at(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
 
 
 def test_one_row_in_short(store: Store) -> None:

@@ -10,12 +10,12 @@ import pytest
 from google.protobuf import descriptor_pb2
 from hypothesis import given, strategies as st
 
-from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.conversation import parse_answer_body_as_message
 from llmproxy.core.dialects.stream_events import list_stream_events
 from llmproxy.core.dialects.usage_and_cost import read_model_named_in_answer, read_usage
 from llmproxy.core.traffic.grpc import (
     GrpcDescriptors,
-    build_refusal,
+    build_grpc_refusal_headers,
     count_grpc_messages_capped,
     extract_protobuf_texts,
     format_grpc_messages,
@@ -32,7 +32,7 @@ from llmproxy.core.traffic.websocket_frames import (
     format_websocket_transcript,
     is_websocket_body,
     list_json_of_websocket_side,
-    parse_recorded_frames,
+    parse_recorded_websocket_frames,
 )
 from llmproxy.errors import CassetteCorrupt, SettingsError
 from tests.support.narrowing import known
@@ -46,7 +46,7 @@ ends = st.builds(Frame, st.integers(0, 1 << 50), st.booleans(), texts, st.intege
 def test_what_is_written_can_be_read(frames: list[Frame]) -> None:
     """Text, bytes and ends survive, whatever is in them; a line is a chunk, with its time."""
     pieces = encode_frames_for_storage(frames)
-    assert parse_recorded_frames(b"".join(piece.data for piece in pieces)) == frames
+    assert parse_recorded_websocket_frames(b"".join(piece.data for piece in pieces)) == frames
     assert [piece.offset for piece in pieces] == [frame.at for frame in frames]
     assert all(piece.data.count(b"\n") == 1 and piece.data.endswith(b"\n") for piece in pieces)
 
@@ -72,7 +72,7 @@ def test_a_damaged_line_is_an_error(line: str) -> None:
     """It names the line; nothing is guessed."""
     good = encode_frame_as_json_line(Frame(1, client=True, data="a"))
     with pytest.raises(CassetteCorrupt, match="line 2"):
-        parse_recorded_frames(good + line.encode())
+        parse_recorded_websocket_frames(good + line.encode())
     assert [*list_json_of_websocket_side(good + line.encode(), "server")] == []
 
 
@@ -122,7 +122,7 @@ def test_events_are_the_servers() -> None:
 
 def test_question_and_answer_are_found_for_lists() -> None:
     """The last answer, what was spoken as its transcript; the question as a request would have put it."""
-    assert known(read_answer("realtime", CONTENT_TYPE, REALTIME)).text == "and goodbye"
+    assert known(parse_answer_body_as_message("realtime", CONTENT_TYPE, REALTIME)).text == "and goodbye"
     assert b'"hi"' in extract_websocket_requests(REALTIME)[0]
     live = socket(
         ("client", {"clientContent": {"turns": [{"role": "user", "parts": [{"text": "hi"}]}]}}),
@@ -178,12 +178,12 @@ def test_messages_are_cut_where_they_say(body: bytes, messages: list[tuple[bool,
 
 def test_a_refusal_is_a_head_that_any_client_can_read() -> None:
     """Percent-encoded, ASCII, without a line break, and not longer than clients take."""
-    fields = dict(build_refusal(404, "llmproxy_cache_miss", "100 % größer\nwhat to do", miss=True))
+    fields = dict(build_grpc_refusal_headers(404, "llmproxy_cache_miss", "100 % größer\nwhat to do", miss=True))
     assert (fields["grpc-status"], fields["x-llmproxy-cache"]) == ("9", "miss")
     said = fields["grpc-message"]
     assert (said.isascii(), said.isprintable()) == (True, True)
     assert unquote(said) == "100 % größer\nwhat to do"
-    assert len(dict(build_refusal(404, "x", "ä" * 10_000))["grpc-message"]) < 7000
+    assert len(dict(build_grpc_refusal_headers(404, "x", "ä" * 10_000))["grpc-message"]) < 7000
 
 
 def test_grpc_is_told_by_its_type() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.providers.provider_table import ClientProgram, parse_user_agent_client
-from llmproxy.core.traffic.canonical_json import DEPTH, LossyJson, dump, parse_lossless_json
-from llmproxy.core.traffic.interaction import Chunk, ChunkedBody, Headers, Response, header, remove_headers
+from llmproxy.core.traffic.canonical_json import DEPTH, LossyJson, dump, parse_json_or_raise_if_lossy
+from llmproxy.core.traffic.interaction import Chunk, Headers, Response, TimedChunks, header, remove_headers
 from llmproxy.core.traffic.json_diff import (
     SHOWN,
     Difference,
@@ -41,7 +41,7 @@ CHUNKS = (Chunk(5, b"a"), Chunk(6, b""), Chunk(6, b"bcd"))
 def test_a_body_that_is_cut_has_the_chunks_of_a_tuple() -> None:
     """Equal both ways, to be counted, sliced and gone through; the body itself is not copied."""
     body = b"abcd"
-    cut = ChunkedBody(body, BORDERS)
+    cut = TimedChunks(body, BORDERS)
     assert cut == CHUNKS
     assert (tuple(cut), len(cut), cut[-1], cut[1:]) == (CHUNKS, 3, CHUNKS[-1], CHUNKS[1:])
     assert (hash(cut), repr(cut)) == (hash(CHUNKS), repr(CHUNKS))
@@ -57,11 +57,11 @@ def test_a_body_that_is_cut_has_the_chunks_of_a_tuple() -> None:
 @pytest.mark.parametrize("borders", [(), ((0, 3),), ((0, 5),), ((0, -1), (0, 5))])
 def test_borders_are_those_of_the_body(borders: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(ValueError, match="chunk"):
-        ChunkedBody(b"abcd", borders)
+        TimedChunks(b"abcd", borders)
 
 
 def test_what_is_put_in_place_of_a_body_is_as_long() -> None:
-    cut = ChunkedBody(b"abcd", BORDERS)
+    cut = TimedChunks(b"abcd", BORDERS)
     assert cut.replace_body(b"wxyz") == (Chunk(5, b"w"), Chunk(6, b""), Chunk(6, b"xyz"))
     with pytest.raises(ValueError, match="3 bytes for 4"):
         cut.replace_body(b"abc")
@@ -89,7 +89,7 @@ JSON = st.recursive(
 
 
 def canonical(text: str | bytes) -> bytes:
-    return dump(parse_lossless_json(text))
+    return dump(parse_json_or_raise_if_lossy(text))
 
 
 SAME = [
@@ -122,7 +122,7 @@ def test_equal_values_are_written_equally_and_different_ones_stay_different(same
 def test_what_cannot_be_canonicalised_is_refused(text: str | bytes) -> None:
     """The caller keys the raw bytes instead; there is no other exception."""
     with pytest.raises(LossyJson):
-        parse_lossless_json(text)
+        parse_json_or_raise_if_lossy(text)
 
 
 def test_the_depth_that_is_taken_is_exact() -> None:

@@ -16,11 +16,11 @@ from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.mitm.http1.fast_path import (
     MAX_HELD,
     ClientLeaveWatchingHandler,
-    Front,
+    FastPathAsyncioProtocol,
     HeadCache,
     is_request_fast_path_eligible,
 )
-from llmproxy.mitm.http1.replay_layer import ReplayLayer
+from llmproxy.mitm.http1.replay_layer import RecordReplayLayer
 from llmproxy.mitm.http1_parser import parse_head
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
@@ -29,7 +29,7 @@ from tests.provider import Provider, Reply, Script, Step
 from tests.support.process import until
 
 
-class Counting(ReplayLayer):
+class Counting(RecordReplayLayer):
     bytes_seen = 0
 
     def _receive_data(self, data: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN202
@@ -79,7 +79,7 @@ def test_who_is_answered_in_front_is_not_idle(tape: Path) -> None:
     with Rig("replay", tape) as rig, rig.client() as client:
         client.ask(chat("one"))
         (front,) = rig.proxy.fronts.values()
-        assert isinstance(front, Front)
+        assert isinstance(front, FastPathAsyncioProtocol)
         found = [each for each in gc.get_objects() if isinstance(each, ClientLeaveWatchingHandler)]
         (handler,) = (each for each in found if each.client.peername == front._place[0])
         handler.timeout_watchdog.last_activity = front.heard - 7200
@@ -217,7 +217,7 @@ def test_whatever_raises_in_front_the_layer_serves(tape: Path, method: str) -> N
     def boom(*_args: object) -> None:
         raise RuntimeError(method)
 
-    with Rig("replay", tape, front=type("Broken", (Front,), {method: boom})) as rig:
+    with Rig("replay", tape, front=type("Broken", (FastPathAsyncioProtocol,), {method: boom})) as rig:
         for text, status in (("one", 200), ("never", 404), ("one", 200)):
             with rig.client(5) as c:
                 answers = (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.mitm.http1.fast_path import Front
-from llmproxy.mitm.http1.request_handling import IncomingRequest, is_page_request
+from llmproxy.mitm.http1.fast_path import FastPathAsyncioProtocol
+from llmproxy.mitm.http1.request_handling import IncomingRequest, is_browser_request_for_root
 from llmproxy.mitm.http1_parser import parse_head
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected
@@ -61,7 +61,10 @@ def test_a_hit_seen_first_goes_the_layers_way_in_front_of_it_and_a_repeated_one_
     """The first of its words is identified and laid out by `Incoming`, once; the same words again are not."""
     steps: list[str] = []
     counted = type("Noting", (Counted,), {"__slots__": (), "steps": steps})
-    with Rig("replay", tape, front=type("Noting", (Front,), {"incoming": counted})) as rig, rig.client() as c:
+    with (
+        Rig("replay", tape, front=type("Noting", (FastPathAsyncioProtocol,), {"incoming": counted})) as rig,
+        rig.client() as c,
+    ):
         for text in ("one", "two", "two"):
             assert c.ask(chat(text)).status == 200
         assert steps == ["identify", "plan_recorded_answer"] * 2
@@ -73,7 +76,10 @@ def test_a_miss_that_began_in_front_is_decided_once_and_said_by_the_layer(tape: 
     steps: list[str] = []
     counted = type("Noting", (Counted,), {"__slots__": (), "steps": steps})
     store = Path(shutil.copy(tape, tmp_path / "x.db"))
-    with Rig("replay", store, front=type("Noting", (Front,), {"incoming": counted})) as rig, rig.client() as c:
+    with (
+        Rig("replay", store, front=type("Noting", (FastPathAsyncioProtocol,), {"incoming": counted})) as rig,
+        rig.client() as c,
+    ):
         missed = c.ask(chat("never"))
         asked = [outcome.seq for outcome in rig.wait_outcomes(1)]
         behind = c.ask(chunked(body_of("never"), 20))
@@ -88,4 +94,4 @@ def test_a_miss_that_began_in_front_is_decided_once_and_said_by_the_layer(tape: 
 )
 def test_a_person_at_the_root_is_told_from_an_agent(line: str, opens: bool) -> None:
     """Only a page that is asked for is the page."""
-    assert is_page_request(parse_head(f"{line}\r\nhost: x\r\naccept: text/html\r\n\r\n".encode())) is opens
+    assert is_browser_request_for_root(parse_head(f"{line}\r\nhost: x\r\naccept: text/html\r\n\r\n".encode())) is opens

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.control.stdio_tool_host import StdioClientHandler, StdioClients
-from llmproxy.core.engine.engine import Engine, EngineComponentClasses
+from llmproxy.core.engine.engine import Engine, ProxyEngineComponentClasses
 from llmproxy.core.engine.recording_and_accounting import RecordingStoreWriter
 from llmproxy.core.engine.request_stages import RequestDecider
 from llmproxy.core.sessions.exchange import Exchange
@@ -104,11 +104,11 @@ class NotReading(RequestDecider):
 
 
 class FullDisk(Engine):
-    parts = EngineComponentClasses(writer=NotWriting)
+    parts = ProxyEngineComponentClasses(writer=NotWriting)
 
 
 class Damaged(Engine):
-    parts = EngineComponentClasses(stages=NotReading)
+    parts = ProxyEngineComponentClasses(stages=NotReading)
 
 
 def test_an_answer_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) -> None:

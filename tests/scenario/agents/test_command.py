@@ -20,7 +20,7 @@ import pytest
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.agents.command import AgentProcess, CommandAgent, ProcessEnded
-from llmproxy.scenario.types import LLM
+from llmproxy.scenario.types import AdapterModelAccessThroughProxy
 from tests.provider import Provider
 from tests.scenario.agents_fixtures import ANSWER, NODE_LINES, PYTHON_LINES, TOOLS, ask, dialogue, given, one_run
 from tests.support import near
@@ -47,7 +47,7 @@ def test_an_agent_in_any_language_is_recorded_and_replayed_without_a_provider(
 
 def test_a_frame_says_everything() -> None:
     """Conversation, message, history, and where the models are; nothing is made up."""
-    llm = LLM("http://127.0.0.1:8080", "weather~2")
+    llm = AdapterModelAccessThroughProxy("http://127.0.0.1:8080", "weather~2")
     before = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"})
     (said,) = ask(faulty("echo"), given("and now?", thread="t9", llm=llm, before=before))
     frame = json.loads(said)
@@ -62,7 +62,7 @@ def test_a_frame_says_everything() -> None:
 
 def test_a_process_gets_the_sessions_variables_over_those_that_were_given() -> None:
     """So an agent that knows nothing of sessions is recorded all the same."""
-    llm = LLM("http://127.0.0.1:8080", "weather", replay=True)
+    llm = AdapterModelAccessThroughProxy("http://127.0.0.1:8080", "weather", replay=True)
     agent = faulty("env", env={"OPENAI_BASE_URL": "http://elsewhere/v1", "COLOUR": "red"})
     env = json.loads(ask(agent, given(llm=llm))[0])
     assert env["OPENAI_BASE_URL"] == "http://127.0.0.1:8080/s/weather/v1"

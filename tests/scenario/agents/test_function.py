@@ -14,10 +14,10 @@ import pytest
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.function import FunctionAgent
-from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes, AgentRole
+from llmproxy.scenario.types import AdapterModelAccessThroughProxy, AgentInput, AgentReturnTypes, AgentRole
 from tests.scenario.agents_fixtures import ask as ask_agent, given
 
-LLM_HERE = LLM("http://127.0.0.1:8080", "weather")
+LLM_HERE = AdapterModelAccessThroughProxy("http://127.0.0.1:8080", "weather")
 BEFORE = ({"role": "assistant", "content": "hello"},)
 
 
@@ -37,7 +37,7 @@ def annotated(request: AgentInput) -> str:
     return request.last_new_user_message_str()
 
 
-async def waits(message: str, *, llm: LLM) -> str:
+async def waits(message: str, *, llm: AdapterModelAccessThroughProxy) -> str:
     await asyncio.sleep(0)
     return f"{message} by {llm.session}"
 

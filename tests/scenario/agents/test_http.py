@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.control import Control
+from llmproxy.client.control import ControlApiClient
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agents.http import (
     PROBE,
@@ -20,10 +20,10 @@ from llmproxy.scenario.agents.http import (
     OpenAIAgent,
     ServiceAgent,
     build_agent_template_values,
-    check_agent_url,
+    validate_agent_url_syntax,
 )
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.types import LLM, AgentReturnTypes
+from llmproxy.scenario.types import AdapterModelAccessThroughProxy, AgentReturnTypes
 from tests.provider import Provider, step
 from tests.scenario.agents_fixtures import ANSWER, TOOLS, Served, ask, dialogue, given, http_agent, one_run
 from tests.support import free_port, near
@@ -138,7 +138,7 @@ def test_errors_show_no_key() -> None:
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://x/y", "http://", "http://x:port/", "http://x:0/"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(SuiteError, match="no address"):
-        check_agent_url(url)
+        validate_agent_url_syntax(url)
 
 
 def test_two_runs_in_loops_of_their_own_do_not_share_connections(agent: Served) -> None:
@@ -308,7 +308,7 @@ def test_an_empty_completion_is_no_answer() -> None:
         ask(OpenAIAgent(provider.url + "/v1"), given("hi"))
 
 
-LLM_HERE = LLM("http://127.0.0.1:8080", "weather")
+LLM_HERE = AdapterModelAccessThroughProxy("http://127.0.0.1:8080", "weather")
 VALUES = build_agent_template_values(
     given("hi", thread="t1", llm=LLM_HERE, before=({"role": "assistant", "content": "hello"},)), "c-7"
 )
@@ -388,7 +388,7 @@ def test_five_runs_at_one_service_land_in_their_own_sessions(
     with near("replay", tmp_path / "x.db") as px, http_agent(tmp_path / "b", px.url + path, *options) as running:
         agent = ServiceAgent(OpenAIAgent(running.url + "/v1"), session, propagates)
         replayed = asyncio.run(five(px.url, agent, "replay"))
-        open_now = [report.name for report in Control(px.url).sessions()]
+        open_now = [report.name for report in ControlApiClient(px.url).sessions()]
     assert recorded == [(ANSWER, TOOLS, 2)] * 5
     assert replayed == [(ANSWER, TOOLS, 0)] * 5
     assert not [name for name in open_now if name.startswith(PROBE)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.types import LLM, AgentInput, Message
+from llmproxy.scenario.types import AdapterModelAccessThroughProxy, AgentInput, Message
 from llmproxy.trace.observing.agent_activity import ModelCallObserver
 from tests.provider import Step, step
 from tests.support.process import Process, clean_env
@@ -31,7 +31,11 @@ def dialogue(times: int | None = 1) -> list[Step]:
 
 
 def given(
-    text: str | None = QUESTION, *, thread: str = "t1", llm: LLM | None = None, before: tuple[Message, ...] = ()
+    text: str | None = QUESTION,
+    *,
+    thread: str = "t1",
+    llm: AdapterModelAccessThroughProxy | None = None,
+    before: tuple[Message, ...] = (),
 ) -> AgentInput:
     """Return the input of an adapter after a user said `text`."""
     new = [] if text is None else [{"role": "user", "content": text}]

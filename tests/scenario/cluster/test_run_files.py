@@ -13,12 +13,12 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Event, Started, Status, Step
 from llmproxy.scenario.cluster.transfer_files import (
     glob_files,
-    localize_interaction_ids,
     map_recording_names_to_ids,
-    read_files_for_cluster_node,
+    read_project_files_for_cluster,
+    use_local_store_ids_in_events,
 )
 from llmproxy.scenario.cluster.worker_node import ClusterRateLimiter, serve_rate_limit_socket, start_rate_actor
-from llmproxy.trace.observing.tool_calls import InteractionReference
+from llmproxy.trace.observing.tool_calls import InteractionIdsLabel
 from tests.support.recordings import interaction, key, reopened
 
 
@@ -30,13 +30,13 @@ def run(interactions: tuple[int, ...], recordings: tuple[str, ...], where: str =
 
 def test_numbers_become_those_of_the_store_here() -> None:
     """By what a recording is called in every store; also where an assertion names it."""
-    made = localize_interaction_ids(
-        run((14, 15), ("x", "", "y"), InteractionReference(14, 15)), lambda cassette, n: {"x": 3, "y": n}
+    made = use_local_store_ids_in_events(
+        run((14, 15), ("x", "", "y"), InteractionIdsLabel(14, 15)), lambda cassette, n: {"x": 3, "y": n}
     )[1]
     assert isinstance(made, Step)
     assert (made.interactions, made.assertions[0].where) == ((3, 2), "interactions 3 to 2")
-    assert pickle.loads(pickle.dumps(InteractionReference(3, None))).interactions == (3, None)
-    named = localize_interaction_ids(run((14,), ("x",), "row interaction 14"), lambda _cassette, _n: {"x": 3})[1]
+    assert pickle.loads(pickle.dumps(InteractionIdsLabel(3, None))).interactions == (3, None)
+    named = use_local_store_ids_in_events(run((14,), ("x",), "row interaction 14"), lambda _cassette, _n: {"x": 3})[1]
     assert isinstance(named, Step)
     assert named.assertions[0].where == "row interaction 14"
 
@@ -51,26 +51,26 @@ def test_a_store_knows_its_numbers(tmp_path: Path) -> None:
 
 def test_what_is_not_here_has_no_number(tmp_path: Path) -> None:
     """Neither without a store, nor where it was recorded anew."""
-    made = localize_interaction_ids(
-        run((14,), ("x",), InteractionReference(14)), partial(map_recording_names_to_ids, tmp_path / "none.db")
+    made = use_local_store_ids_in_events(
+        run((14,), ("x",), InteractionIdsLabel(14)), partial(map_recording_names_to_ids, tmp_path / "none.db")
     )[1]
     assert isinstance(made, Step)
     assert (made.interactions, made.recordings, made.assertions[0].where) == ((), ("x",), "interaction ?")
     plain = run((), ())
-    assert localize_interaction_ids(plain, partial(map_recording_names_to_ids, tmp_path / "none.db")) == plain
+    assert use_local_store_ids_in_events(plain, partial(map_recording_names_to_ids, tmp_path / "none.db")) == plain
 
 
 def test_files_are_named_relative_to_the_folder(tmp_path: Path) -> None:
     """One outside of it would be missing there: it is refused here."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/a.py").write_bytes(b"a")
-    assert read_files_for_cluster_node([tmp_path / "lib/a.py", tmp_path / "lib" / ".." / "lib/a.py"], tmp_path) == {
+    assert read_project_files_for_cluster([tmp_path / "lib/a.py", tmp_path / "lib" / ".." / "lib/a.py"], tmp_path) == {
         "lib/a.py": b"a"
     }
     with pytest.raises(SuiteError, match="lies outside of"):
-        read_files_for_cluster_node([tmp_path / "lib/a.py"], tmp_path / "other")
+        read_project_files_for_cluster([tmp_path / "lib/a.py"], tmp_path / "other")
     with pytest.raises(SuiteError, match=r"none\.py cannot be sent to a node"):
-        read_files_for_cluster_node([tmp_path / "none.py"], tmp_path)
+        read_project_files_for_cluster([tmp_path / "none.py"], tmp_path)
 
 
 def test_patterns_name_files_and_never_a_folder(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from llmproxy.scenario.cluster.worker_node import NodeRunResult, make_error_pick
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.case_runner import CaseResult
-from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.run.run_context import SuiteRunContext
 from llmproxy.suite.run.run_on_cluster import RemoteCaseRunner, SuiteParcel
 from tests.scenario.people import Ear
 
@@ -87,7 +87,7 @@ def case_of(folder: Path, more: str = "") -> SuiteCase:
 
 def execute(ray: Ray, case: SuiteCase) -> tuple[CaseResult, list[Event], RayClusterRunner]:
     heard, runner = Ear(), RayClusterRunner(ray, {})
-    world = RunContext(options=SuiteCommandOptions(mode="replay"), proxy=None, handlers=[heard])
+    world = SuiteRunContext(options=SuiteCommandOptions(mode="replay"), proxy=None, handlers=[heard])
     ran = asyncio.run(RemoteCaseRunner(runner, parcel()).run_case(world, case, 1, 1, alone=True))
     runner.wait_for_cancelled_runs()
     return ran, heard.events, runner

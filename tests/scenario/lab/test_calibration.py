@@ -17,7 +17,7 @@ from llmproxy.scenario.lab.judge_calibration import (
     JudgeCalibration,
     VerdictFlipRate,
     calibrate_judge,
-    count_judge_calls,
+    predict_calibration_call_count,
 )
 from llmproxy.scenario.lab.judge_transcript import Transcript
 from tests.scenario.people import Judge
@@ -145,7 +145,10 @@ def test_a_judge_that_forgets_a_criterion_has_not_judged() -> None:
 def test_the_number_of_looks_is_known_before() -> None:
     """A single criterion has no other order; no conversations or no looks are refused."""
     of = [*HUMAN, *labelled(t5={"a": "passed"})]
-    assert (count_judge_calls(of, 3, order=True), count_judge_calls(of, 3, order=False)) == (5 * 3 + 4, 15)
+    assert (predict_calibration_call_count(of, 3, order=True), predict_calibration_call_count(of, 3, order=False)) == (
+        5 * 3 + 4,
+        15,
+    )
     for of, repeats in (([], 3), (HUMAN, 0)):
         with pytest.raises(SettingsError, match="calibrating takes"):
             measured(lambda *_: "passed", of, repeats=repeats)

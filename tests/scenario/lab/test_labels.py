@@ -11,7 +11,7 @@ import pytest
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.lab.human_labels import (
     add_or_replace_label,
-    list_conversations_to_label,
+    list_labelable_conversations,
     read_human_labels,
     read_labelled_conversation_ids,
 )
@@ -111,7 +111,7 @@ def report(folder: Path, **changes: Any) -> Path:
 
 def test_a_line_is_one_that_calibrate_reads(tmp_path: Path) -> None:
     """The criteria are the judge's, then those that it never spoke of."""
-    (found,) = list_conversations_to_label(report(tmp_path))
+    (found,) = list_labelable_conversations(report(tmp_path))
     assert (found.id, found.criteria) == ("refund~2 12345678", ("fast", "polite"))
     labels = tmp_path / "labels.jsonl"
     labels.write_text(found.format_jsonl_line(["failed", None]) + "\n", encoding="utf-8")
@@ -123,20 +123,20 @@ def test_a_line_is_one_that_calibrate_reads(tmp_path: Path) -> None:
 def test_what_cannot_be_labelled_is_said(tmp_path: Path) -> None:
     """No such file, no report, no such run, nothing said, nothing judged."""
     with pytest.raises(SettingsError, match="cannot be read"):
-        list_conversations_to_label(tmp_path / "none.json")
+        list_labelable_conversations(tmp_path / "none.json")
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(SettingsError, match="no JSON report") as caught:
-        list_conversations_to_label(tmp_path / "x.json")
+        list_labelable_conversations(tmp_path / "x.json")
     assert "--report json=FILE" in (caught.value.hint or "")
     with pytest.raises(SettingsError, match="begins with 'other'"):
-        list_conversations_to_label(report(tmp_path), "other")
+        list_labelable_conversations(report(tmp_path), "other")
     with pytest.raises(SettingsError, match="has a conversation"):
-        list_conversations_to_label(report(tmp_path, parts=[]))
+        list_labelable_conversations(report(tmp_path, parts=[]))
     bare = {"run_id": "r", "scenario": "s"}
     unjudged = report(tmp_path, started=bare, parts=[SAID])
     with pytest.raises(SettingsError, match="was judged by criteria"):
-        list_conversations_to_label(unjudged)
-    assert list_conversations_to_label(unjudged, criteria=["kind"])[0].criteria == ("kind",)
+        list_labelable_conversations(unjudged)
+    assert list_labelable_conversations(unjudged, criteria=["kind"])[0].criteria == ("kind",)
     with pytest.raises(SettingsError, match="no file of labels"):
         read_labelled_conversation_ids(report(tmp_path))
 

@@ -12,7 +12,12 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.lab.judge_transcript import Transcript
-from llmproxy.scenario.lab.rejudge_and_open_loop import OpenLoopRunResult, RejudgeVarianceResult, open_loop, rejudge
+from llmproxy.scenario.lab.rejudge_and_open_loop import (
+    RecordedUserLinesRunResult,
+    RejudgeVarianceResult,
+    open_loop,
+    rejudge,
+)
 from llmproxy.scenario.repeats.statistics import estimate_judge_variance
 from llmproxy.scenario.values.run_ids_and_options import RunOptions
 from tests.provider import Provider
@@ -117,7 +122,7 @@ SAID = [
 ]
 
 
-def loop(*agents: Any, messages: list[dict[str, Any]] = SAID, ear: Ear | None = None) -> OpenLoopRunResult:
+def loop(*agents: Any, messages: list[dict[str, Any]] = SAID, ear: Ear | None = None) -> RecordedUserLinesRunResult:
     options = RunOptions(proxy=False, handlers=(ear,) if ear else ())
     return asyncio.run(open_loop(Transcript(id="t", messages=messages, description="d"), agents, options=options))
 

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from llmproxy.client.control import Control
+from llmproxy.client.control import ControlApiClient
 from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
@@ -63,7 +63,7 @@ def test_azure_gets_a_version() -> None:
         == "2025-01-01"
     )
     assert "api_version" not in build_litellm_proxy_kwargs("openai/x", P)
-    session = RunSession(Control(P), SessionReport(name="a~2", cassette="a", sample=2, mode="replay"))
+    session = RunSession(ControlApiClient(P), SessionReport(name="a~2", cassette="a", sample=2, mode="replay"))
     headers = {"x-llmproxy-session": "a~2", "x-llmproxy-party": "judge.2"}
     assert build_litellm_proxy_kwargs("openai/x", P, session, party="judge.2")["extra_headers"] == headers
     assert "extra_headers" not in build_litellm_proxy_kwargs("openai/x", P)

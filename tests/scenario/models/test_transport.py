@@ -25,7 +25,7 @@ from llmproxy.scenario.models.transport import (
     ModelAnswer,
     ModelHttpRequest,
     ModelToolCall,
-    build_litellm_like_request,
+    build_request_litellm_would_send,
     import_litellm,
     is_known_openai_model_name,
     parse_openai_chat_response,
@@ -95,7 +95,7 @@ def given(**more: Any) -> dict[str, Any]:
 
 def direct(keywords: dict[str, Any], env: dict[str, str] | None = None, **more: Any) -> ModelHttpRequest | None:
     """Decide about a call of a model whose address the user gave."""
-    return build_litellm_like_request(keywords, env or {}, **{"served": True, **more})
+    return build_request_litellm_would_send(keywords, env or {}, **{"served": True, **more})
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from llmproxy.scenario.repeats.differences_from_recording import BehaviorVsRecor
 from llmproxy.trace.comparing.behavior_comparison import (
     BehaviorChange,
     RunBehaviorSummary,
-    ToolCallContent,
+    ToolCallNameAndArguments,
     compare_behaviors,
     extract_run_behavior,
 )
@@ -32,7 +32,7 @@ class Planted(NamedTuple):
 
 
 def text(wish: Wish) -> str:
-    return str(ToolCallContent(wish.tool, wish.arguments))
+    return str(ToolCallNameAndArguments(wish.tool, wish.arguments))
 
 
 def plant(seed: int) -> Planted:
@@ -119,7 +119,7 @@ def test_what_is_told_is_what_was_planted(bench: Bench, seeds: range) -> None:
 
 
 def test_the_same_policy_differs_in_nothing() -> None:
-    same = RunBehaviorSummary((ToolCallContent("a", {"b": 1}),) * 3, "done", 4, 10, 5, None, ("m",))
+    same = RunBehaviorSummary((ToolCallNameAndArguments("a", {"b": 1}),) * 3, "done", 4, 10, 5, None, ("m",))
     found = BehaviorVsRecording("x", same, (RunComparedWithRecording("x@live-1", same, same),))
     assert found.behavior_change_counts == []
     assert "the same calls in the same order" in "\n".join(found.summary_lines())
@@ -128,7 +128,7 @@ def test_the_same_policy_differs_in_nothing() -> None:
 
 def test_a_run_that_broke_off_says_nothing_of_its_model() -> None:
     """A provider that failed, Ctrl-C: what was not called any more is no choice of the model's."""
-    call = ToolCallContent("a", {"b": 1})
+    call = ToolCallNameAndArguments("a", {"b": 1})
     whole, cut = RunBehaviorSummary((call, call), "done", 3), RunBehaviorSummary((call,), "", 1, ended=False)
     found = BehaviorVsRecording(
         "x",
@@ -148,6 +148,6 @@ def test_a_run_that_broke_off_says_nothing_of_its_model() -> None:
 
 def test_a_call_that_comes_once_less_is_gone_and_nothing_else() -> None:
     """Equal calls stand for each other in order as far as that goes."""
-    calls = [ToolCallContent(name, {}) for name in ("get", "set", "get")]
+    calls = [ToolCallNameAndArguments(name, {}) for name in ("get", "set", "get")]
     changes = compare_behaviors(RunBehaviorSummary(tuple(calls)), RunBehaviorSummary(tuple(calls[1:])))
     assert changes == (BehaviorChange("gone", "get", old="get({})"),)

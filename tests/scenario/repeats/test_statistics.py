@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from llmproxy.report.scenario_rows import ConfidenceInterval, wilson
 from llmproxy.scenario.repeats.statistics import (
     JudgeVarianceSplit,
-    bootstrap,
+    bootstrap_confidence_interval,
     estimate_judge_variance,
     kappa,
     mean,
@@ -108,22 +108,22 @@ def test_kappa_is_undefined_with_a_single_class_on_a_side(pairs: list[tuple[str,
 def test_the_bootstrap_repeats_itself_and_agrees_with_theory() -> None:
     """Same generator, same interval; of 200 values about mean +- 1.96 standard errors; one value has none."""
     values = [float(n % 10) for n in range(200)]
-    found = bootstrap(values, mean, random.Random(7))
-    assert found == bootstrap(values, mean, random.Random(7))
+    found = bootstrap_confidence_interval(values, mean, random.Random(7))
+    assert found == bootstrap_confidence_interval(values, mean, random.Random(7))
     assert found is not None
     error = 2.8794 / 200**0.5  # the sample's standard deviation, by hand
     assert isclose(found.low, 4.5 - 1.96 * error, abs_tol=0.06)
     assert isclose(found.high, 4.5 + 1.96 * error, abs_tol=0.06)
-    assert bootstrap([1.0], mean, random.Random(7)) is None
+    assert bootstrap_confidence_interval([1.0], mean, random.Random(7)) is None
     assert mean([]) is None
 
 
 def test_a_statistic_that_is_mostly_undefined_has_no_interval() -> None:
     """The resamples in which it happens to be defined would be a convenient choice."""
     rare = [("p", "p")] * 9 + [("f", "f")]
-    assert bootstrap(rare, kappa, random.Random(1)) is None
+    assert bootstrap_confidence_interval(rare, kappa, random.Random(1)) is None
     common = [("p", "p")] * 9 + [("f", "f")] * 9
-    assert bootstrap(common, kappa, random.Random(1)) == ConfidenceInterval(1.0, 1.0)
+    assert bootstrap_confidence_interval(common, kappa, random.Random(1)) == ConfidenceInterval(1.0, 1.0)
 
 
 def test_the_spread_follows_its_formula() -> None:

@@ -20,7 +20,7 @@ import llmproxy.scenario.running.executor as ours
 from llmproxy import scenario
 from llmproxy.errors import MachineError
 from llmproxy.scenario import AgentInput, AgentRole, ScenarioResult, ScenarioState
-from llmproxy.scenario.running.conversation import HumanConsoleInput, parse_person_input, read_person_input
+from llmproxy.scenario.running.conversation import ParsedHumanInputLine, parse_person_input, read_person_input
 from tests.scenario.conformance import played
 from tests.scenario.people import Agent, Judge, User, executor, play, roles, said
 
@@ -297,18 +297,18 @@ def test_an_adapter_can_add_messages_meanwhile() -> None:
 
 
 @pytest.mark.parametrize(("line", "want"), [
-    ("", HumanConsoleInput()),
-    ("   ", HumanConsoleInput()),
-    ("hello there ", HumanConsoleInput("hello there ")),
-    ("/pass", HumanConsoleInput("", success=True)),
-    ("/pass all good", HumanConsoleInput("all good", success=True)),
-    ("/fail  rude", HumanConsoleInput("rude", success=False)),
-    ("/judge", HumanConsoleInput(judge=True)),
-    ("/judge now", HumanConsoleInput("/judge now")),
-    ("/passport please", HumanConsoleInput("/passport please")),
-    ("/etc/hosts", HumanConsoleInput("/etc/hosts")),
+    ("", ParsedHumanInputLine()),
+    ("   ", ParsedHumanInputLine()),
+    ("hello there ", ParsedHumanInputLine("hello there ")),
+    ("/pass", ParsedHumanInputLine("", success=True)),
+    ("/pass all good", ParsedHumanInputLine("all good", success=True)),
+    ("/fail  rude", ParsedHumanInputLine("rude", success=False)),
+    ("/judge", ParsedHumanInputLine(judge=True)),
+    ("/judge now", ParsedHumanInputLine("/judge now")),
+    ("/passport please", ParsedHumanInputLine("/passport please")),
+    ("/etc/hosts", ParsedHumanInputLine("/etc/hosts")),
 ])  # fmt: skip
-def test_what_a_line_means(line: str, want: HumanConsoleInput) -> None:
+def test_what_a_line_means(line: str, want: ParsedHumanInputLine) -> None:
     """Enter is nothing, a known word after a slash is an order, all else is said."""
     assert parse_person_input(line) == want
 

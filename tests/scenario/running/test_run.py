@@ -18,7 +18,7 @@ from llmproxy import scenario
 from llmproxy.errors import AgentError, MachineError
 from llmproxy.report.events import Status
 from llmproxy.scenario import ScenarioResult, run_sync
-from llmproxy.scenario.running.run import ScenarioRunArguments, run_coroutine_to_end, run_scenario_in_new_thread
+from llmproxy.scenario.running.run import ScenarioRunFunctionArguments, run_coroutine_to_end, run_scenario_in_new_thread
 from llmproxy.scenario.values.run_ids_and_options import RunOptions
 from tests.scenario.people import Agent, Ear, Judge, User, after, executor, finished, said
 
@@ -143,7 +143,7 @@ def test_a_seeded_history_comes_first() -> None:
 def test_a_plan_tells_how_each_sample_ended() -> None:
     """With an exception too: status, what was said by then, and the exception itself."""
     error = RuntimeError("crash")
-    plan = ScenarioRunArguments(name="n", description="d", agents=[User("u"), Agent("a", error)], verbose=False)
+    plan = ScenarioRunFunctionArguments(name="n", description="d", agents=[User("u"), Agent("a", error)], verbose=False)
     ended = asyncio.run(plan.once(sample=2, runs=3))
     assert (ended.status, ended.error, said(ended.result)) == (Status.AGENT_ERROR, error, ["u", "a", "u"])
     assert (ended.result.sample, ended.result.error) == (2, "RuntimeError: crash")
@@ -155,7 +155,7 @@ def test_samples_of_a_plan_have_adapters_of_their_own() -> None:
     """Clones, so that no sample sees the state of another; a single run uses the object itself."""
     agent = Agent("a")
     agent.mark = "original"  # type: ignore[attr-defined]
-    plan = ScenarioRunArguments(name="n", description="d", agents=[agent], max_turns=1, verbose=False)
+    plan = ScenarioRunFunctionArguments(name="n", description="d", agents=[agent], max_turns=1, verbose=False)
     assert plan.build_executor(1, 2).agents[0] is not agent
     assert plan.build_executor().agents[0] is agent
     assert plan.build_executor(2, 3).options == RunOptions(sample=2, runs=3)

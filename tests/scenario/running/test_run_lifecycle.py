@@ -21,7 +21,7 @@ from urllib.error import HTTPError
 import pytest
 
 from llmproxy import scenario
-from llmproxy.client.control import Control
+from llmproxy.client.control import ControlApiClient
 from llmproxy.errors import MachineError, MissError, SettingsError, UpstreamError
 from llmproxy.report.events import HOST, Message, Status
 from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult
@@ -167,7 +167,7 @@ class Elsewhere(InProcess):
 def test_a_call_in_the_session_of_the_test_is_named(late_recording: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
     """With pytest's fixture nothing of the process is without a name; what a step of the script calls there is the test's own."""
     monkeypatch.setattr(HOST, "session", "the-test")
-    Control(late_recording.url).open_session("the-test")
+    ControlApiClient(late_recording.url).open_session("the-test")
     agent = Elsewhere(f"{late_recording.url}/s/the-test/v1")
     with pytest.raises(
         LateCallsError, match=r"1 call arrived that belongs to no run, .* then: deleteTask \(interaction"

@@ -7,20 +7,23 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.chat_step_assertions import add_edits_declared_by_agent, read_history_edits_in_answers
-from llmproxy.trace.observing.history_edits import HistoryEditFinding, HistoryEditFindings
+from llmproxy.suite.checks.chat_step_assertions import (
+    merge_observed_and_declared_edits,
+    read_history_edits_in_agent_answer,
+)
+from llmproxy.trace.observing.history_edits import HistoryEditFindings, ProcessorFinding
 
-UNSEEN = HistoryEditFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
-IDLE = HistoryEditFinding(activated=False, evidence="proven", reason="every request carried its whole history")
-INFERRED = HistoryEditFinding(
+UNSEEN = ProcessorFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
+IDLE = ProcessorFinding(activated=False, evidence="proven", reason="every request carried its whole history")
+INFERRED = ProcessorFinding(
     activated=True, evidence="inferred", reason="a text stands there", values={"condensedMessages": 3}
 )
 PROVEN = replace(INFERRED, evidence="proven")
 
 
-def condenser(seen: HistoryEditFinding, said: object) -> HistoryEditFinding:
-    return add_edits_declared_by_agent(
-        HistoryEditFindings(seen, UNSEEN, UNSEEN), read_history_edits_in_answers([said])
+def condenser(seen: ProcessorFinding, said: object) -> ProcessorFinding:
+    return merge_observed_and_declared_edits(
+        HistoryEditFindings(seen, UNSEEN, UNSEEN), read_history_edits_in_agent_answer([said])
     ).condenser
 
 
@@ -36,7 +39,7 @@ def condenser(seen: HistoryEditFinding, said: object) -> HistoryEditFinding:
     (IDLE, False, False, "proven"),
 ])  # fmt: skip
 def test_the_wire_decides_where_it_can(
-    seen: HistoryEditFinding, said: object, activated: bool | None, evidence: str
+    seen: ProcessorFinding, said: object, activated: bool | None, evidence: str
 ) -> None:
     """The agent fills in what cannot be seen; a contradiction is unknown, and so an error."""
     found = condenser(seen, {"processors": {"condenser": {"activated": said}}})
@@ -63,7 +66,7 @@ def test_numbers_and_summary() -> None:
 
 def test_of_several_answers_one_that_says_yes_is_enough() -> None:
     """A simulated conversation is one step with many answers."""
-    said = read_history_edits_in_answers(
+    said = read_history_edits_in_agent_answer(
         [{"pruner": False}, {"pruner": {"activated": True, "partsRemoved": 2}}, {"pruner": False}]
     )
     assert (said["pruner"].activated, said["pruner"].values) == (True, {"partsRemoved": 2})

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.chat_step_assertions import StoredAnswerSnapshots, check_text, refuse_snapshot_update_in_ci
+from llmproxy.suite.checks.chat_step_assertions import SuiteSnapshotFile, check_text, refuse_snapshot_update_in_ci
 from llmproxy.suite.matchers.apply import all_assertions_hold
 from llmproxy.suite.matchers.text import is_pattern_found
 from llmproxy.suite.matchers.variables import CaseVariables
@@ -108,19 +108,19 @@ def test_a_file_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     for text in ("{", "[]", '{"version": 99, "scenarios": {}}'):
         path.write_text(text)
         with pytest.raises(SuiteError):
-            StoredAnswerSnapshots.load_for_suite(tmp_path / "t.suite.yaml")
+            SuiteSnapshotFile.load_for_suite(tmp_path / "t.suite.yaml")
 
 
 def test_only_changes_are_written(tmp_path: Path) -> None:
-    silent = StoredAnswerSnapshots.load_for_suite(tmp_path / "t.yaml")
+    silent = SuiteSnapshotFile.load_for_suite(tmp_path / "t.yaml")
     silent.store_value("a", "1", "response", "x")
     assert silent.save_changes() is False
-    asked = StoredAnswerSnapshots.load_for_suite(tmp_path / "t.yaml", update=True)
+    asked = SuiteSnapshotFile.load_for_suite(tmp_path / "t.yaml", update=True)
     asked.store_value("a", "1", "response", "x")
     assert (asked.save_changes(), asked.save_changes()) == (True, False)
     asked.store_value("a", "1", "response", "x")
     assert asked.save_changes() is False
-    nowhere = StoredAnswerSnapshots(asked.path / "t.json", update=True, changed=True)
+    nowhere = SuiteSnapshotFile(asked.path / "t.json", update=True, changed=True)
     with pytest.raises(MachineError, match="cannot write"):
         nowhere.save_changes()
 

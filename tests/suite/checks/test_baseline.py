@@ -14,7 +14,7 @@ import pytest
 from llmproxy.suite.checks.row_checks import RowSnapshotBeforeStep, take_row_snapshot_before_step
 from llmproxy.suite.checks.rows import CaseStoreCleaner, RowCheckContext
 from llmproxy.suite.matchers.variables import CaseVariables
-from llmproxy.suite.stores import build_store
+from llmproxy.suite.stores import build_suite_store
 from tests.suite.runs import Run, created, run
 
 OTHER = {"title": "a", "userId": "bob"}
@@ -55,7 +55,7 @@ def reusing(
 
     table = f"CREATE TABLE tasks (id {key}, title TEXT, status TEXT)"
     execute(table, "INSERT INTO tasks (title) VALUES ('one'), ('two')")
-    store = build_store({"sqlalchemy": "sqlite:///t.db", "entities": entities or {}}, folder)
+    store = build_suite_store({"sqlalchemy": "sqlite:///t.db", "entities": entities or {}}, folder)
     look = RowCheckContext(adapter=store, scope=CaseVariables({}), user=None, clock=lambda: 0.0, sleep=lambda _: None)
     return look, execute
 

@@ -12,12 +12,12 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.suite.checks.rows import CaseStoreCleaner, load_reset_hook
 from llmproxy.suite.stores import (
-    MemoryStore,
+    MemoryEntityStore,
     StoreAdapter,
-    StoreRefused,
+    StoreOperationRejectedError,
     StoreResetSettings,
-    build_store,
-    parse_reset_policy,
+    build_suite_store,
+    parse_store_reset_method,
 )
 
 TABLES = """
@@ -34,7 +34,7 @@ def opened(folder: Path, **more: Any) -> tuple[StoreAdapter, StoreResetSettings]
         with closing(sqlite3.connect(folder / "x.db")) as connection:
             connection.executescript(TABLES)
     mapping = {"sqlalchemy": "sqlite:///x.db", **DECLARED, **more}
-    return build_store(mapping, folder), parse_reset_policy(mapping)
+    return build_suite_store(mapping, folder), parse_store_reset_method(mapping)
 
 
 def play(store: StoreAdapter, cleaner: CaseStoreCleaner) -> list[str]:
@@ -74,10 +74,10 @@ def test_counters_stay_while_others_run(tmp_path: Path) -> None:
 
 
 def test_rows_that_others_refer_to_are_deleted_last() -> None:
-    class Strict(MemoryStore):
+    class Strict(MemoryEntityStore):
         def delete(self, entity: str, id: Any) -> bool:  # noqa: A002 - as in the base
             if entity == "tasks" and self.list("notes"):
-                raise StoreRefused("notes still refer to it")
+                raise StoreOperationRejectedError("notes still refer to it")
             return super().delete(entity, id)
 
     store = Strict()
@@ -92,9 +92,9 @@ def test_rows_that_others_refer_to_are_deleted_last() -> None:
 def test_what_could_not_be_cleaned_is_said() -> None:
     """The result of the run stands; the next one is warned."""
 
-    class Stubborn(MemoryStore):
+    class Stubborn(MemoryEntityStore):
         def delete(self, entity: str, id: Any) -> bool:  # noqa: A002 - as in the base
-            raise StoreRefused("no right to delete")
+            raise StoreOperationRejectedError("no right to delete")
 
     store = Stubborn()
     cleaner = CaseStoreCleaner(store)
@@ -110,7 +110,7 @@ def test_a_hook_runs_before_and_after(tmp_path: Path) -> None:
         "def broken(store):\n    raise RuntimeError('boom')\nnumber = 5\n",
         "utf-8",
     )
-    store = MemoryStore()
+    store = MemoryEntityStore()
     store.insert("tasks", {})
     policy = StoreResetSettings("hook", "./hooks.py:clean")
     play_hook = CaseStoreCleaner(store, policy, hook=load_reset_hook(policy, tmp_path))
@@ -132,7 +132,7 @@ def test_a_hook_runs_before_and_after(tmp_path: Path) -> None:
 
 
 def test_an_unknown_entity_stops_the_run() -> None:
-    from llmproxy.suite.stores.protocol import EntityShape
+    from llmproxy.suite.stores.protocol import DeclaredEntityColumns
 
     with pytest.raises(SuiteError, match="no entity 'taks'"):
-        CaseStoreCleaner(MemoryStore({"tasks": EntityShape()})).begin_run(["taks"])
+        CaseStoreCleaner(MemoryEntityStore({"tasks": DeclaredEntityColumns()})).begin_run(["taks"])

@@ -9,7 +9,7 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.suite.checks.row_checks import (
     check_created_rows,
-    check_verify_step,
+    run_verify_step_row_checks,
     take_row_snapshot_before_step,
     wait_until_rows_match,
 )
@@ -83,7 +83,7 @@ def test_without_a_store_assertions_are_errors() -> None:
     )
     items = [Created(entity="tasks"), Created(entity="notes", count=0)]
     said = lines(check_created_rows(entities, take_row_snapshot_before_step(entities, ["tasks"]), items))
-    said += lines(check_verify_step(entities, "verify", Verify(entity="tasks", count=0)))
+    said += lines(run_verify_step_row_checks(entities, "verify", Verify(entity="tasks", count=0)))
     said += lines(wait_until_rows_match(entities, "wait", WaitFor(entity="tasks", id=1, until={"a": 1})))
     assert len(said) == 4
     assert all(line.startswith("environment_error") and "no store is configured" in line for line in said)
@@ -100,6 +100,6 @@ def test_a_store_that_goes_away_is_an_error_of_every_assertion(made: Run) -> Non
     lost = take_row_snapshot_before_step(made.look, ["tasks"])
     items = [Created(entity="tasks"), Created(entity="tasks", count=0)]
     said = lines(check_created_rows(made.look, before, items)) + lines(check_created_rows(made.look, lost, items))
-    said += lines(check_verify_step(made.look, "verify", Verify(entity="tasks", count=0)))
+    said += lines(run_verify_step_row_checks(made.look, "verify", Verify(entity="tasks", count=0)))
     assert len(said) == 5
     assert all(line.startswith("environment_error") for line in said)

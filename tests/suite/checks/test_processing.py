@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.chat_step_assertions import check_history_edits
+from llmproxy.suite.checks.chat_step_assertions import check_history_edit_assertions
 from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import MessageProcessing
-from llmproxy.trace.observing.history_edits import HistoryEditFinding, HistoryEditFindings
+from llmproxy.trace.observing.history_edits import HistoryEditFindings, ProcessorFinding
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
-QUIET = HistoryEditFinding(activated=False, evidence="proven", reason="every request carried its whole history")
-BLIND = HistoryEditFinding(activated=None, evidence="unobservable", reason="the provider keeps it")
+QUIET = ProcessorFinding(activated=False, evidence="proven", reason="every request carried its whole history")
+BLIND = ProcessorFinding(activated=None, evidence="unobservable", reason="the provider keeps it")
 
 
-def active(evidence: str = "proven", **more: Any) -> HistoryEditFinding:
+def active(evidence: str = "proven", **more: Any) -> ProcessorFinding:
     values = {"condensedMessages": 4, "recentMessages": 2, "totalMessages": 7}
     told: dict[str, Any] = {"values": values, "summaries": ["The Task was created."]} | more
-    return HistoryEditFinding(activated=True, evidence=evidence, reason="4 messages are missing", **told)
+    return ProcessorFinding(activated=True, evidence=evidence, reason="4 messages are missing", **told)
 
 
-def check(finding: HistoryEditFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:
+def check(finding: ProcessorFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:
     said = MessageProcessing.model_validate({"condenser": wanted, "minEvidence": least})
-    return check_history_edits(said, HistoryEditFindings(finding, QUIET, QUIET), CaseVariables())
+    return check_history_edit_assertions(said, HistoryEditFindings(finding, QUIET, QUIET), CaseVariables())
 
 
 @pytest.mark.parametrize(("finding", "activated", "status"), [
@@ -33,7 +33,7 @@ def check(finding: HistoryEditFinding, least: str = "proven", **wanted: Any) -> 
     (BLIND, True, ERROR), (BLIND, False, ERROR), (active("inferred"), True, ERROR), (active("inferred"), False, ERROR),
     (active("declared"), True, PASSED),
 ])  # fmt: skip
-def test_activated(finding: HistoryEditFinding, activated: bool, status: Status) -> None:
+def test_activated(finding: ProcessorFinding, activated: bool, status: Status) -> None:
     """Unobservable is an error either way; what is only inferred decides nothing."""
     (found,) = check(finding, activated=activated)
     assert (found.status, found.evidence) == (status, finding.evidence)

@@ -13,15 +13,15 @@ from llmproxy.suite.checks.rows import (
     RowCheckContext,
     build_now_and_seed_env,
     capture_row,
+    compute_column_matches_of_rows,
     derive_setup_row_key,
     describe_row_user_filter,
     extend_failure_message,
     find_nearest_row,
     format_entity_row_key,
     format_row_values,
-    match_rows_against_fields,
     require_known_columns,
-    select_rows,
+    select_entity_rows_by_filters,
 )
 from llmproxy.suite.matchers.apply import all_assertions_hold, make_error_assertion
 from llmproxy.suite.matchers.variables import StepError
@@ -36,10 +36,12 @@ def test_filters_are_matchers_and_narrow_to_the_user(made: Run) -> None:
     made.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
     info = made.store.describe("tasks")
     milk = {"title": {"contains": "milk"}}
-    assert [row["userId"] for row in select_rows(made.store, info, milk, made.scope, "anna")] == ["anna"]
-    (bert,) = select_rows(made.store, info, {**milk, "userId": "bert"}, made.scope, "anna")
+    assert [row["userId"] for row in select_entity_rows_by_filters(made.store, info, milk, made.scope, "anna")] == [
+        "anna"
+    ]
+    (bert,) = select_entity_rows_by_filters(made.store, info, {**milk, "userId": "bert"}, made.scope, "anna")
     assert bert["userId"] == "bert"
-    assert len(select_rows(made.store, info, milk, made.scope, None)) == 2
+    assert len(select_entity_rows_by_filters(made.store, info, milk, made.scope, None)) == 2
 
 
 def test_a_filter_keeps_its_type() -> None:
@@ -50,12 +52,14 @@ def test_a_filter_keeps_its_type() -> None:
     info = made.store.describe("tasks")
     unclear = 'priority of tasks cannot be judged: expected "1", found 1: text is not a number'
     with pytest.raises(StepError, match=unclear):
-        select_rows(made.store, info, {"priority": "1"}, made.scope, "anna")
-    assert select_rows(made.store, info, {"priority": "2"}, made.scope, "anna") == []
-    assert select_rows(made.store, info, {"priority": "1", "title": "b"}, made.scope, "anna") == []
-    assert select_rows(made.store, info, {"priority": 1}, made.scope, "anna") == [row]
-    assert select_rows(made.store, info, {"priority": {"ref": "$x.priority"}}, made.scope, "anna") == [row]
-    assert select_rows(made.store, info, {"title": "$x.title"}, made.scope, "anna") == [row]
+        select_entity_rows_by_filters(made.store, info, {"priority": "1"}, made.scope, "anna")
+    assert select_entity_rows_by_filters(made.store, info, {"priority": "2"}, made.scope, "anna") == []
+    assert select_entity_rows_by_filters(made.store, info, {"priority": "1", "title": "b"}, made.scope, "anna") == []
+    assert select_entity_rows_by_filters(made.store, info, {"priority": 1}, made.scope, "anna") == [row]
+    assert select_entity_rows_by_filters(
+        made.store, info, {"priority": {"ref": "$x.priority"}}, made.scope, "anna"
+    ) == [row]
+    assert select_entity_rows_by_filters(made.store, info, {"title": "$x.title"}, made.scope, "anna") == [row]
 
 
 def test_a_filter_that_cannot_be_judged_selects_nothing_silently() -> None:
@@ -64,16 +68,16 @@ def test_a_filter_that_cannot_be_judged_selects_nothing_silently() -> None:
     made.add("a")
     info = made.store.describe("tasks")
     with pytest.raises(StepError, match="has no value yet"):
-        select_rows(made.store, info, {"title": "$later.title"}, made.scope, "anna")
+        select_entity_rows_by_filters(made.store, info, {"title": "$later.title"}, made.scope, "anna")
     with pytest.raises(StepError, match=r"filters.title of tasks cannot be judged"):
-        select_rows(made.store, info, {"title": {"contains": "$later.title"}}, made.scope, "anna")
+        select_entity_rows_by_filters(made.store, info, {"title": {"contains": "$later.title"}}, made.scope, "anna")
 
 
 def test_too_many_rows_are_an_error(made: Run) -> None:
     for _ in range(MOST_ROWS + 1):
         made.add("x")
     with pytest.raises(StoreError, match="more than 10000 rows"):
-        select_rows(made.store, made.store.describe("tasks"), {"title": "x"}, made.scope, "anna")
+        select_entity_rows_by_filters(made.store, made.store.describe("tasks"), {"title": "x"}, made.scope, "anna")
 
 
 def test_a_column_that_no_row_ever_had_is_unknown() -> None:
@@ -91,7 +95,7 @@ def test_a_column_that_no_row_ever_had_is_unknown() -> None:
 def test_the_nearest_row_has_most_columns_right(made: Run) -> None:
     """That is the one whose mistakes are shown."""
     rows = [{"title": "b", "status": "x"}, {"title": "a", "status": "x"}]
-    judged = match_rows_against_fields(rows, {"title": "a", "status": "todo"}, made.scope)
+    judged = compute_column_matches_of_rows(rows, {"title": "a", "status": "todo"}, made.scope)
     assert find_nearest_row(judged).row["title"] == "a"
     assert [each.all_match for each in judged] == [False, False]
 

@@ -13,8 +13,8 @@ from llmproxy.suite.checks.tools import (
     check_mcp_server_calls,
     check_tool_names_and_offers,
     check_total_tool_calls,
+    find_expected_tools_never_offered,
     find_near_name,
-    find_never_offered_tools,
     is_near_name,
 )
 from llmproxy.suite.matchers.apply import all_assertions_hold
@@ -384,7 +384,7 @@ def test_a_tool_that_is_offered_or_called_is_no_misspelling() -> None:
     chats.chat([user("x")], said("hi"), tools=("createTask",))
     wanted = {name: ToolExpect.model_validate(0) for name in ("sendMail", "createTask")}
     wanted["dropAll"] = ToolExpect.model_validate({"count": 0, "offered": False})
-    assert find_never_offered_tools(wanted, chats.wire.build_step(0), chats.wire.calls) == ["sendMail"]
+    assert find_expected_tools_never_offered(wanted, chats.wire.build_step(0), chats.wire.calls) == ["sendMail"]
 
 
 @pytest.mark.parametrize(("expected", "tools", "status"), [

@@ -17,7 +17,7 @@ from llmproxy.report.events import Status
 from llmproxy.suite.checks.chat_step_assertions import (
     explain_unseen_traffic,
     find_undecidable_tool_checks,
-    list_uncounted_hosted_tools,
+    list_hosted_tools_not_checked,
 )
 from llmproxy.suite.checks.tools import check_expected_tool_calls, check_total_tool_calls
 from llmproxy.suite.matchers.variables import CaseVariables
@@ -394,7 +394,7 @@ def test_what_is_said_of_all_tools_names_those_it_leaves_out(step: dict[str, Any
     answer = {"id": "r", "object": "response", "status": "completed", "output": items}
     chats.add("openai", "responses", "/v1/responses", {"input": "x"}, answer)
     assert (
-        list_uncounted_hosted_tools(ChatStep.model_validate({"chat": "x", **step}), chats.wire.build_step(0)) == names
+        list_hosted_tools_not_checked(ChatStep.model_validate({"chat": "x", **step}), chats.wire.build_step(0)) == names
     )
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.row_checks import check_verify_step, wait_until_rows_match
+from llmproxy.suite.checks.row_checks import run_verify_step_row_checks, wait_until_rows_match
 from llmproxy.suite.schema.assertions import Verify, WaitFor
-from llmproxy.suite.stores import MemoryStore
+from llmproxy.suite.stores import MemoryEntityStore
 from tests.suite.runs import Flaky, Run, lines, run
 
 
 def verify(made: Run, **wanted: Any) -> list[str]:
-    return lines(check_verify_step(made.look, "verify", Verify(entity="tasks", **wanted)))
+    return lines(run_verify_step_row_checks(made.look, "verify", Verify(entity="tasks", **wanted)))
 
 
 def wait(made: Run, **wanted: Any) -> list[str]:
@@ -197,4 +197,4 @@ def test_a_sleep_may_end_a_wait() -> None:
     made.after(1, stop)
     with pytest.raises(Stopped):
         wait(made, id=1)
-    assert isinstance(made.store, MemoryStore)
+    assert isinstance(made.store, MemoryEntityStore)

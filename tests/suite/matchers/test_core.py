@@ -9,20 +9,20 @@ import pytest
 from llmproxy.suite.matchers.match import (
     REGISTRY,
     Match,
-    ValueMatchStatus,
+    MatcherOutcomeKind,
     ValueToCheck,
+    apply_matcher_to_value,
     choose_eq_or_ref,
     combine_alternative_matches,
     combine_required_matches,
-    match,
 )
 from llmproxy.suite.matchers.variables import CaseVariables
 
-HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = ValueMatchStatus
+HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = MatcherOutcomeKind
 
 
-@pytest.mark.parametrize(("left", "right"), list(itertools.product(ValueMatchStatus, repeat=2)))
-def test_all_and_any_over_every_pair(left: ValueMatchStatus, right: ValueMatchStatus) -> None:
+@pytest.mark.parametrize(("left", "right"), list(itertools.product(MatcherOutcomeKind, repeat=2)))
+def test_all_and_any_over_every_pair(left: MatcherOutcomeKind, right: MatcherOutcomeKind) -> None:
     """All: a clear failure decides, else what is unclear. Any: what holds decides, else what is unclear. In any order."""
     pair = {left, right}
     every = next(each for each in (FAILS, UNCLEAR, UNFIT, MISTYPED, HOLDS) if each in pair)
@@ -40,7 +40,7 @@ def test_reasons_are_kept() -> None:
 
 def test_a_matcher_without_a_key_is_unclear() -> None:
     """It asserts nothing, so it does not hold."""
-    assert match({}, ValueToCheck(1, CaseVariables())).outcome is UNCLEAR
+    assert apply_matcher_to_value({}, ValueToCheck(1, CaseVariables())).outcome is UNCLEAR
 
 
 def test_a_text_that_is_a_reference_compares_like_one() -> None:

@@ -12,10 +12,10 @@ import pytest
 from llmproxy.suite.matchers.match import (
     ABSENT,
     Unknown,
-    are_equal,
-    get_path,
+    are_json_equal,
     get_type_name,
-    parse_time,
+    get_value_at_dotted_path,
+    parse_iso_date_or_time,
     quote,
     to_json,
 )
@@ -65,8 +65,8 @@ class Colour(Enum):
 ])  # fmt: skip
 def test_equality_has_types(left: object, right: object, equal: bool) -> None:
     """1 is 1.0 and no boolean and no text; dates, ids and decimals are what they are written as. Both ways round."""
-    assert are_equal(left, right) is equal
-    assert are_equal(right, left) is equal
+    assert are_json_equal(left, right) is equal
+    assert are_json_equal(right, left) is equal
 
 
 @pytest.mark.parametrize(("value", "made"), [
@@ -111,15 +111,15 @@ def test_paths_lead_into_json(path: str, found: object) -> None:
         "a": 1, "b": {"c": 2, "d": [3, {"e": 4}]}, "x.y": 5, "x": {"y": {"z": 6}}, "nothing": None,
         "text": '{"a": 1}',
     }  # fmt: skip
-    assert get_path(value, path) == found
-    assert get_path(value, "$") is value
+    assert get_value_at_dotted_path(value, path) == found
+    assert get_value_at_dotted_path(value, "$") is value
 
 
 def test_moments_are_read_from_text() -> None:
     """Days are midnights in UTC; what is no date is none."""
-    assert parse_time("2026-01-02") == datetime(2026, 1, 2, tzinfo=UTC)
-    assert parse_time("2026-01-02T12:00+02:00") == datetime(2026, 1, 2, 10, tzinfo=UTC)
-    assert [parse_time(each) for each in ("2026-13-02", "5", 5, None, "2026", "20260102")] == [None] * 6
+    assert parse_iso_date_or_time("2026-01-02") == datetime(2026, 1, 2, tzinfo=UTC)
+    assert parse_iso_date_or_time("2026-01-02T12:00+02:00") == datetime(2026, 1, 2, 10, tzinfo=UTC)
+    assert [parse_iso_date_or_time(each) for each in ("2026-13-02", "5", 5, None, "2026", "20260102")] == [None] * 6
 
 
 def test_kinds_are_told_in_words() -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.rows import RowWithColumnMatches, check_row_fields
+from llmproxy.suite.checks.rows import RowWithColumnMatches, check_row_against_field_matchers
 from llmproxy.suite.matchers.apply import check_value, check_values_at_paths
 from llmproxy.suite.matchers.match import ABSENT, REGISTRY, Unknown
 from llmproxy.suite.matchers.variables import CaseVariables
@@ -241,7 +241,7 @@ def test_an_equality_of_texts_only_is_flagged() -> None:
 def test_fields_and_inputs_are_checked_by_name_and_path() -> None:
     """A column that is not there is nothing; arguments are looked into."""
     wanted = {"title": "x", "due": {"exists": False}}
-    rows = check_row_fields(
+    rows = check_row_against_field_matchers(
         "created[0].fields", EntityInfo("tasks"), RowWithColumnMatches({"title": "x"}, {}), wanted, scope()
     )
     assert {each.status for each in rows} == {PASSED}

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.suite.reading.declaration_checks import ScenarioVariableChecker, list_capture_names
-from llmproxy.yaml_reader import Map, Problems, read_documents
+from llmproxy.yaml_reader import Problems, YamlMapping, read_documents
 
 
 def follow(text: str, **values: object) -> tuple[list[str], list[str]]:
     problems, doubts = Problems(), Problems()
     root = read_documents(text, "f", problems)[0][0]
-    assert isinstance(root, Map)
+    assert isinstance(root, YamlMapping)
     flow = ScenarioVariableChecker(problems, doubts)
     flow.values.update(values)
-    if isinstance(root.get("vars"), Map):
+    if isinstance(root.get("vars"), YamlMapping):
         flow.add_variables(root["vars"])
     flow.check_scenario(root)
     return [str(each) for each in problems], [str(each) for each in doubts]
@@ -133,7 +133,7 @@ def test_all_names_of_a_scenario_are_found() -> None:
     """In setup, steps of setup, created rows and verify."""
     text = "setup: [{as: $a}]\nsteps: [{setup: [{as: b}]}, {created: [{as: $c}, {}]}, {verify: {as: $d}}, 5]"
     root = read_documents(text, "f", Problems())[0][0]
-    assert isinstance(root, Map)
+    assert isinstance(root, YamlMapping)
     assert list(list_capture_names(root)) == ["a", "b", "c", "d"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.reading.load import LoadedSuites, find_probable_scenario_mistakes, load_suites
-from llmproxy.yaml_reader import Map, Problems, read_documents, read_yaml_file
+from llmproxy.yaml_reader import Problems, YamlMapping, read_documents, read_yaml_file
 
 GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
 STEPS = "steps: [{chat: hi, totalToolCalls: 1}]"
@@ -235,7 +235,7 @@ def test_the_guide_is_read_as_it_is() -> None:
 def doubts(text: str) -> list[str]:
     found, problems = Problems(), Problems()
     root = read_documents(text, "f", problems)[0][0]
-    assert isinstance(root, Map)
+    assert isinstance(root, YamlMapping)
     find_probable_scenario_mistakes(root, found)
     return [str(each) for each in found]
 

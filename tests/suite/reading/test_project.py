@@ -11,7 +11,7 @@ from llmproxy.settings import load
 from llmproxy.suite.reading.project_settings import (
     SuiteCommandOptions,
     diff_file_snapshots,
-    parse_agent_or_store_spec,
+    parse_agent_or_store_flag_value,
     read_file_modification_times,
     read_suite_pyproject_table,
     rerun_on_change,
@@ -44,14 +44,16 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, message: str
 
 def test_agents_and_stores_of_the_command_line() -> None:
     """An address, or YAML."""
-    assert parse_agent_or_store_spec("http://x/v1", "--agent") == {"http": "http://x/v1"}
-    assert parse_agent_or_store_spec("{command: [node, agent.mjs]}", "--agent") == {"command": ["node", "agent.mjs"]}
-    assert parse_agent_or_store_spec("sqlite:///t.db", "--entity-store") == {"sqlalchemy": "sqlite:///t.db"}
-    assert parse_agent_or_store_spec("http://x/api", "--entity-store") == {"http": "http://x/api"}
-    assert parse_agent_or_store_spec("python: agent.py:answer", "--agent") == {"python": "agent.py:answer"}
+    assert parse_agent_or_store_flag_value("http://x/v1", "--agent") == {"http": "http://x/v1"}
+    assert parse_agent_or_store_flag_value("{command: [node, agent.mjs]}", "--agent") == {
+        "command": ["node", "agent.mjs"]
+    }
+    assert parse_agent_or_store_flag_value("sqlite:///t.db", "--entity-store") == {"sqlalchemy": "sqlite:///t.db"}
+    assert parse_agent_or_store_flag_value("http://x/api", "--entity-store") == {"http": "http://x/api"}
+    assert parse_agent_or_store_flag_value("python: agent.py:answer", "--agent") == {"python": "agent.py:answer"}
     for text in ("", "[1]", "{"):
         with pytest.raises(SuiteError):
-            parse_agent_or_store_spec(text, "--agent")
+            parse_agent_or_store_flag_value(text, "--agent")
 
 
 def test_nothing_is_spent_or_written_unasked() -> None:

@@ -88,10 +88,10 @@ def test_what_was_there_before_was_not_created(tmp_path: Path) -> None:
 
 LOSING = """
 from llmproxy.suite.stores import StoreLost
-from llmproxy.suite.stores.config import MemoryStore
-from llmproxy.suite.stores.protocol import EntityShape
+from llmproxy.suite.stores.config import MemoryEntityStore
+from llmproxy.suite.stores.protocol import DeclaredEntityColumns
 
-class Losing(MemoryStore):
+class Losing(MemoryEntityStore):
     lost = False
     def list(self, *given, **more):
         if self.lost:
@@ -102,7 +102,7 @@ class Losing(MemoryStore):
             raise StoreLost("the connection to the store is gone")
         return super().delete(*given)
 
-made = Losing({"tasks": EntityShape()})
+made = Losing({"tasks": DeclaredEntityColumns()})
 
 def lose():
     made.lost = True

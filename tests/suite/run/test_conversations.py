@@ -12,7 +12,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.agent_caller import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
 from llmproxy.suite.run.step_context import (
-    RunConversationRegistry,
+    NamedConversationRegistry,
     StepContext,
     SuiteAgentCaller,
     SuiteConversation,
@@ -49,7 +49,7 @@ class Listener:
 
 def talks(
     agent: Agent | None = None, sample: int = 1, *, fresh: bool = False, limit: float = 5
-) -> RunConversationRegistry:
+) -> NamedConversationRegistry:
     """Return the conversations of a run with an agent that may take so many seconds for an answer."""
     asking = SuiteAgentCaller(limit)
     caller = Caller(None, ask=asking.call_adapter_in_time, read=asking.read_answer)
@@ -60,7 +60,7 @@ def talks(
             name, thread, agent or Agent(), caller, player=UserIdForAgent("anna"), listener=listener
         )
 
-    return RunConversationRegistry("c", sample, make, fresh=fresh)
+    return NamedConversationRegistry("c", sample, make, fresh=fresh)
 
 
 def say(talk: SuiteConversation, text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.yaml_reader import SuiteProblems
+from llmproxy.yaml_reader import SuiteProblemsError
 from tests.provider import Provider, Reply, Script, Step
 from tests.suite import rig
 from tests.support import near
@@ -129,7 +129,7 @@ def test_what_cannot_be_meant_is_a_problem_with_its_place(tmp_path: Path, given:
     """Of faults and of mocks, said before anything runs, with line and column."""
     steps = "steps: [{chat: x, created: [{entity: tasks, as: $late}]}]"
     text = f"name: t\nagent: {{python: a.py:b}}\nscenarios:\n  - id: one\n    {given}\n    {steps}\n"
-    with pytest.raises(SuiteProblems) as caught:
+    with pytest.raises(SuiteProblemsError) as caught:
         rig.cases_of(tmp_path, text)
     assert said in str(caught.value)
     assert "t.suite.yaml:5:" in str(caught.value)

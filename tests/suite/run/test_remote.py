@@ -8,7 +8,11 @@ import pytest
 
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
 from llmproxy.suite.reading.load import load_suites
-from llmproxy.suite.run.run_on_cluster import RunEventReorderer, collect_referenced_env, list_files_in_agent_configs
+from llmproxy.suite.run.run_on_cluster import (
+    RunEventReorderer,
+    collect_referenced_env_values,
+    list_files_in_agent_configs,
+)
 from tests.suite.rig import Told
 
 
@@ -73,4 +77,4 @@ def test_files_that_an_agent_names_come_along(agent: str, tmp_path: Path) -> Non
 def test_variables_that_suites_name_come_along() -> None:
     """And no others: no key that the run does not need."""
     env = {"URL": "u", "OPENAI_API_KEY": "secret"}
-    assert collect_referenced_env([b"agent: {http: '${env:URL}'}", b"x: ${env:NOT_SET}"], env) == {"URL": "u"}
+    assert collect_referenced_env_values([b"agent: {http: '${env:URL}'}", b"x: ${env:NOT_SET}"], env) == {"URL": "u"}

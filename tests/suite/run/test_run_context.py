@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.errors import SettingsError, SuiteError
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
-from llmproxy.suite.run.run_context import RunContext, list_scenario_entity_names, load_runs_to_rejudge
+from llmproxy.suite.run.run_context import SuiteRunContext, list_store_entities_of_scenario, load_runs_to_rejudge
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.suite import rig
 from tests.support import pytest_run
@@ -37,14 +37,14 @@ scenarios:
 """
 
 
-def world(**more: Any) -> RunContext:
-    return RunContext(options=SuiteCommandOptions(), proxy=None, **more)
+def world(**more: Any) -> SuiteRunContext:
+    return SuiteRunContext(options=SuiteCommandOptions(), proxy=None, **more)
 
 
 def test_entities_of_the_whole_suite_are_cleaned(tmp_path: Path) -> None:
     """A scenario that names none may still make its agent write rows."""
     one, two = rig.cases_of(tmp_path, TEXT)
-    assert list_scenario_entity_names(one.scenario) == ["tasks", "logs", "reminders", "users", "files"]
+    assert list_store_entities_of_scenario(one.scenario) == ["tasks", "logs", "reminders", "users", "files"]
     assert world().list_case_entities(two) == ["notes", "tasks", "logs", "reminders", "users", "files"]
 
 

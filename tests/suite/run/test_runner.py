@@ -17,10 +17,10 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Selected, Started, Status
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
-from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.run.run_context import SuiteRunContext
 from llmproxy.suite.run.runner import get_case_matrix_values, run_cases
-from llmproxy.suite.stores import MemoryStore, Row, StoreResetSettings
-from llmproxy.suite.stores.protocol import EntityShape
+from llmproxy.suite.stores import MemoryEntityStore, Row, StoreResetSettings
+from llmproxy.suite.stores.protocol import DeclaredEntityColumns
 from tests.suite import rig
 
 STORE = "{memory: {}, entities: {tasks: {columns: [id, title, status, userId], user: userId}}}"
@@ -328,7 +328,7 @@ def test_an_interrupted_test_cleans_up_and_says_how_far_it_came(tmp_path: Path) 
     wait = "{wait: {entity: tasks, id: $old.id, until: {status: done}, timeout: 60000, pollInterval: 30000}}"
     cases = rig.cases_of(tmp_path, suite(rig.echo(tmp_path), wait, scenario=SETUP))
     told = rig.Told()
-    world = RunContext(options=SuiteCommandOptions(), proxy=None, handlers=[told])
+    world = SuiteRunContext(options=SuiteCommandOptions(), proxy=None, handlers=[told])
 
     async def live() -> None:
         task = asyncio.ensure_future(run_cases(world, cases))
@@ -350,11 +350,11 @@ def test_an_interrupted_test_cleans_up_and_says_how_far_it_came(tmp_path: Path) 
     assert not [each for each in going if each.is_alive()]
 
 
-class Counted(MemoryStore):
+class Counted(MemoryEntityStore):
     """A store that is slow, and tells when it is called for the n-th time."""
 
     def __init__(self, at: int, tell: Callable[[], object]) -> None:
-        super().__init__({"tasks": EntityShape(user="userId", columns=("id", "title", "status", "userId"))})
+        super().__init__({"tasks": DeclaredEntityColumns(user="userId", columns=("id", "title", "status", "userId"))})
         self.calls, self.at, self._tell = 0, at, tell
 
     def _count(self) -> None:
@@ -390,9 +390,9 @@ def test_an_interruption_at_any_moment_leaves_no_row(tmp_path: Path, signals: in
     while not over:
         at += 1
         told = rig.Told()
-        world = RunContext(options=SuiteCommandOptions(), proxy=None, handlers=[told])
+        world = SuiteRunContext(options=SuiteCommandOptions(), proxy=None, handlers=[told])
 
-        async def live(at: int = at, world: RunContext = world) -> Counted:
+        async def live(at: int = at, world: SuiteRunContext = world) -> Counted:
             loop = asyncio.get_running_loop()
             task = asyncio.ensure_future(run_cases(world, cases))
             store = Counted(at, lambda: [loop.call_soon_threadsafe(task.cancel) for _ in range(signals)])
@@ -432,7 +432,7 @@ def test_a_handler_that_fails_disturbs_nobody(tmp_path: Path) -> None:
 
     told = rig.Told()
     cases = rig.cases_of(tmp_path, suite(rig.echo(tmp_path), "{chat: x}"))
-    world = RunContext(options=SuiteCommandOptions(), proxy=None, handlers=[Broken(), told])
+    world = SuiteRunContext(options=SuiteCommandOptions(), proxy=None, handlers=[Broken(), told])
     assert asyncio.run(run_cases(world, cases)).exit_code == 0
     assert told.completed.exit_code == 0
 

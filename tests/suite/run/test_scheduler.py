@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
-from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.runner import ConcurrencyPlan, plan_parallel_cases
+from llmproxy.suite.run.run_context import SuiteRunContext
+from llmproxy.suite.run.runner import ParallelCasesPermission, plan_parallel_cases
 from tests.suite import rig
 
 AUTO, UUID = "id INTEGER PRIMARY KEY AUTOINCREMENT", "id TEXT PRIMARY KEY"
@@ -20,7 +20,7 @@ AUTO, UUID = "id INTEGER PRIMARY KEY AUTOINCREMENT", "id TEXT PRIMARY KEY"
 def decide(
     folder: Path, *, key: str = AUTO, mode: str = "replay", parallel: int = 4, more: str = "", user: str = "owner",
     step: str = "{chat: x, created: [{entity: tasks}]}",
-) -> ConcurrencyPlan:  # fmt: skip
+) -> ParallelCasesPermission:  # fmt: skip
     """Decide for a suite with one scenario that looks at a table."""
     with closing(sqlite3.connect(folder / "t.db")) as db, db:
         db.execute(f"CREATE TABLE IF NOT EXISTS tasks ({key}, title TEXT, {user} TEXT)")
@@ -31,7 +31,7 @@ agent: {rig.echo(folder)}
 store: {{sqlalchemy: "sqlite:///t.db", entities: {{tasks: {{user: {"owner" if user == "owner" else "null"}}}}}{more}}}
 scenarios: [{{id: one, steps: [{step}]}}]
 """
-    world = RunContext(options=SuiteCommandOptions(mode=mode, parallel=parallel), proxy=None)
+    world = SuiteRunContext(options=SuiteCommandOptions(mode=mode, parallel=parallel), proxy=None)
     try:
         lanes = asyncio.run(plan_parallel_cases(world, rig.cases_of(folder, text)))
         for store, _ in lanes.counters:

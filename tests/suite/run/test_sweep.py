@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.fault_sweep_judging import FaultTrialOutcome, TrialFinding, select_fault_kinds
+from llmproxy.client.fault_sweep_judging import FaultTrialFinding, FaultTrialOutcome, parse_fault_sweep_kinds
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
-from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.runner import SweepNotPossible, has_faults, sweep_faults_of_case
+from llmproxy.suite.run.run_context import SuiteRunContext
+from llmproxy.suite.run.runner import SweepNotPossible, has_case_or_step_faults, sweep_faults_of_case
 from tests.mitm.test_mcp_faults import tools
 from tests.provider import Call, Provider, Reply, Script, Step
 from tests.suite import rig
@@ -104,13 +104,15 @@ def suite(folder: Path, tries: int, expected: str = "hello") -> str:
     return SUITE.format(python=json.dumps(python()), agent=agent, tries=tries, expected=expected)
 
 
-def sweep(tape: tuple[Path, str], kinds: str, text: str) -> list[TrialFinding]:
+def sweep(tape: tuple[Path, str], kinds: str, text: str) -> list[FaultTrialFinding]:
     folder, url = tape
-    found: list[TrialFinding] = []
-    world = RunContext(options=SuiteCommandOptions(mode="replay", runs=1), proxy=url)
+    found: list[FaultTrialFinding] = []
+    world = SuiteRunContext(options=SuiteCommandOptions(mode="replay", runs=1), proxy=url)
     try:
         asyncio.run(
-            sweep_faults_of_case(world, rig.cases_of(folder, text)[0], select_fault_kinds(kinds), lambda _: None, found)
+            sweep_faults_of_case(
+                world, rig.cases_of(folder, text)[0], parse_fault_sweep_kinds(kinds), lambda _: None, found
+            )
         )
     finally:
         world.close()
@@ -151,4 +153,4 @@ def test_a_scenario_that_does_not_pass_undisturbed_is_none_to_sweep(tape: tuple[
     with pytest.raises(SweepNotPossible, match=r"one: undisturbed it does not pass.*response\.eq"):
         sweep(tape, "sweep:http-500", suite(tape[0], 1, "goodbye"))
     folder, _ = tape
-    assert [has_faults(case) for case in rig.cases_of(folder, suite(folder, 1))] == [False, True]
+    assert [has_case_or_step_faults(case) for case in rig.cases_of(folder, suite(folder, 1))] == [False, True]

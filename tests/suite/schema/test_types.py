@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from llmproxy.errors import SuiteError
 from llmproxy.suite.schema.base_nodes import collect_validation_errors
 from llmproxy.suite.schema.suite import Scenario
-from llmproxy.yaml_reader import Map, Problems, read_documents
+from llmproxy.yaml_reader import Problems, YamlMapping, read_documents
 from tests.suite.fragment import load_fragment
 
 FULL_OF_MISTAKES = """\
@@ -58,7 +58,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 def test_a_node_knows_where_it_and_its_parts_stand() -> None:
     """For messages at run time; what was made in Python stands nowhere."""
     root = read_documents("id: a\nsteps:\n- chat: hi\n  tools: {x: 1}\n", "f", Problems())[0][0]
-    assert isinstance(root, Map)
+    assert isinstance(root, YamlMapping)
     made = Scenario.model_validate(root, context=Problems())
     assert str(made.steps[0].place) == "f:3:3"
     assert str(made.steps[0].at("tools", "x")) == "f:4:14"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
-from llmproxy.suite.stores import StoreAdapter, build_store
+from llmproxy.suite.stores import StoreAdapter, build_suite_store
 from tests.support.services import QuietHandler
 
 SQLITE = """
@@ -145,7 +145,7 @@ def _sqlite(stack: ExitStack, folder: Path, postgres_url: Callable[[], str]) -> 
         with closing(sqlite3.connect(file)) as connection, connection:
             connection.execute(f"INSERT INTO {entity} ({names}) VALUES ({marks})", tuple(data.values()))
 
-    return Place("sqlite", build_store({"sqlalchemy": "sqlite:///tasks.db"}, folder), write)
+    return Place("sqlite", build_suite_store({"sqlalchemy": "sqlite:///tasks.db"}, folder), write)
 
 
 def _postgres(stack: ExitStack, folder: Path, postgres_url: Callable[[], str]) -> Place:
@@ -159,14 +159,14 @@ def _postgres(stack: ExitStack, folder: Path, postgres_url: Callable[[], str]) -
         names, marks = ", ".join(f'"{name}"' for name in data), ", ".join(["%s"] * len(data))
         connection.execute(f"INSERT INTO {entity} ({names}) VALUES ({marks})".encode(), tuple(data.values()))
 
-    return Place("postgres", build_store({"sqlalchemy": url}, folder), write)
+    return Place("postgres", build_suite_store({"sqlalchemy": url}, folder), write)
 
 
 def _http(stack: ExitStack, folder: Path, postgres_url: Callable[[], str]) -> Place:
     rest = Rest()
     stack.callback(rest.stop)
     tasks = {"list": "GET /tasks?userId=$user", "user": "userId", "columns": COLUMNS}
-    store = build_store({"http": rest.url, "entities": {"tasks": tasks, "notes": {"columns": NOTES}}}, folder)
+    store = build_suite_store({"http": rest.url, "entities": {"tasks": tasks, "notes": {"columns": NOTES}}}, folder)
 
     def write(entity: str, data: Mapping[str, Any]) -> None:
         rest.add(entity, data)
@@ -180,14 +180,14 @@ MEMORY = {"tasks": {"user": "userId", "columns": COLUMNS}, "notes": {"columns": 
 
 
 def _memory(stack: ExitStack, folder: Path, postgres_url: Callable[[], str]) -> Place:
-    store = build_store({"memory": {}, "entities": MEMORY}, folder)
+    store = build_suite_store({"memory": {}, "entities": MEMORY}, folder)
     return Place("memory", store, lambda entity, data: cast("None", store.insert(entity, data)))
 
 
 def _plugin(stack: ExitStack, folder: Path, postgres_url: Callable[[], str]) -> Place:
     (folder / "mine.py").write_text(PLUGIN, "utf-8")
     file = folder / "rows.json"
-    store = build_store({"python": "./mine.py:JsonFile", "options": {"path": str(file)}}, folder)
+    store = build_suite_store({"python": "./mine.py:JsonFile", "options": {"path": str(file)}}, folder)
 
     def write(entity: str, data: Mapping[str, Any]) -> None:
         rows = json.loads(file.read_text("utf-8"))

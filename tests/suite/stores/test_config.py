@@ -9,16 +9,16 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores import (
-    MemoryStore,
-    StoreRefused,
+    MemoryEntityStore,
+    StoreOperationRejectedError,
     StoreResetSettings,
     UnknownEntity,
-    build_store,
-    parse_reset_policy,
+    build_suite_store,
+    parse_store_reset_method,
 )
-from llmproxy.suite.stores.config import build_plugin_store
+from llmproxy.suite.stores.config import create_custom_python_store
 from llmproxy.suite.stores.http import HttpEntityStore
-from llmproxy.suite.stores.protocol import EntityShape
+from llmproxy.suite.stores.protocol import DeclaredEntityColumns
 from llmproxy.suite.stores.sql import SqlEntityStore
 from tests.suite.stores.places import PLUGIN
 
@@ -29,13 +29,13 @@ HERE = Path()
     ({"sqlalchemy": "sqlite:///x.db"}, SqlEntityStore),
     ({"sqlalchemy": {"url": "sqlite:///x.db", "entities": {"tasks": "t"}}}, SqlEntityStore),
     ({"http": "http://127.0.0.1:1", "entities": {"tasks": "/api/tasks"}, "timeout": 500}, HttpEntityStore),
-    ({"memory": {}}, MemoryStore),
-    ({"memory": None, "entities": {"tasks": {"columns": ["title"]}}}, MemoryStore),
-    ({"memory": {"entities": {"tasks": {}}}}, MemoryStore),
+    ({"memory": {}}, MemoryEntityStore),
+    ({"memory": None, "entities": {"tasks": {"columns": ["title"]}}}, MemoryEntityStore),
+    ({"memory": {"entities": {"tasks": {}}}}, MemoryEntityStore),
 ])  # fmt: skip
 def test_each_kind_is_made(mapping: dict[str, Any], kind: type) -> None:
     """One key names the kind, the others belong to it; nothing is connected yet."""
-    store = build_store(mapping, HERE)
+    store = build_suite_store(mapping, HERE)
     assert isinstance(store, kind)
     store.close()
 
@@ -73,16 +73,16 @@ def test_each_kind_is_made(mapping: dict[str, Any], kind: type) -> None:
 def test_what_is_not_understood_is_refused(mapping: Any, said: str | None) -> None:
     """With the place, the value, and the nearest word."""
     if said is None:
-        build_store(mapping, HERE, {}).close()
+        build_suite_store(mapping, HERE, {}).close()
         return
     with pytest.raises(SuiteError) as caught:
-        build_store(mapping, HERE, {}).close()
+        build_suite_store(mapping, HERE, {}).close()
     assert said in str(caught.value)
 
 
 def test_variables_of_the_environment_are_put_in(tmp_path: Path) -> None:
     """Keys and addresses need not stand in the file, wherever in it they are."""
-    store = build_store({"sqlalchemy": "sqlite:///${env:NAME}.db"}, tmp_path, {"NAME": "tasks"})
+    store = build_suite_store({"sqlalchemy": "sqlite:///${env:NAME}.db"}, tmp_path, {"NAME": "tasks"})
     assert isinstance(store, SqlEntityStore)
     assert store.url.database == str(tmp_path / "tasks.db")
     store.close()
@@ -90,12 +90,12 @@ def test_variables_of_the_environment_are_put_in(tmp_path: Path) -> None:
 
 def test_the_policy_says_how_the_store_is_left() -> None:
     """By default what the run made is deleted and counters go back."""
-    assert parse_reset_policy({"memory": {}}) == StoreResetSettings("delete", "", "database", "restore")
-    assert parse_reset_policy({"memory": {}, "reset": None}).reset == "none"
-    assert parse_reset_policy({"http": "http://x", "reset": {"http": "POST /reset"}}) == StoreResetSettings(
+    assert parse_store_reset_method({"memory": {}}) == StoreResetSettings("delete", "", "database", "restore")
+    assert parse_store_reset_method({"memory": {}, "reset": None}).reset == "none"
+    assert parse_store_reset_method({"http": "http://x", "reset": {"http": "POST /reset"}}) == StoreResetSettings(
         "http", "POST /reset"
     )
-    assert parse_reset_policy(
+    assert parse_store_reset_method(
         {"memory": {}, "reset": {"hook": "a:b"}, "ids": "deterministic", "counters": "keep"}
     ) == StoreResetSettings("hook", "a:b", "deterministic", "keep")
 
@@ -104,7 +104,7 @@ def test_a_store_beside_the_suite_is_found(tmp_path: Path) -> None:
     """By file and by module name, called with its options."""
     (tmp_path / "plugged_by_test.py").write_text(PLUGIN, "utf-8")
     for name in ("./plugged_by_test.py:JsonFile", "plugged_by_test:JsonFile"):
-        store = build_plugin_store(name, tmp_path, {"path": str(tmp_path / "rows.json")})
+        store = create_custom_python_store(name, tmp_path, {"path": str(tmp_path / "rows.json")})
         assert store.insert("tasks", {"title": "t"})["id"] == 1
 
 
@@ -122,21 +122,23 @@ def test_what_is_no_store_is_refused(tmp_path: Path, text: str, reference: str, 
     """With what it lacks, and never as a traceback of somebody else's module."""
     (tmp_path / "mine.py").write_text(text, "utf-8")
     with pytest.raises(SuiteError) as caught:
-        build_plugin_store(reference, tmp_path)
+        create_custom_python_store(reference, tmp_path)
     assert said in str(caught.value)
 
 
 def test_a_store_object_takes_no_options(tmp_path: Path) -> None:
     """What is made already cannot be told anything."""
-    (tmp_path / "made.py").write_text("from llmproxy.suite.stores import MemoryStore\nstore = MemoryStore()", "utf-8")
-    assert build_plugin_store("./made.py:store", tmp_path).list("tasks") == []
+    (tmp_path / "made.py").write_text(
+        "from llmproxy.suite.stores import MemoryEntityStore\nstore = MemoryEntityStore()", "utf-8"
+    )
+    assert create_custom_python_store("./made.py:store", tmp_path).list("tasks") == []
     with pytest.raises(SuiteError, match="takes no options"):
-        build_plugin_store("./made.py:store", tmp_path, {"a": 1})
+        create_custom_python_store("./made.py:store", tmp_path, {"a": 1})
 
 
 def test_rows_are_copies() -> None:
     """Nobody changes a row that was handed out, or in."""
-    store = MemoryStore()
+    store = MemoryEntityStore()
     data = {"title": "a", "tags": ["x"]}
     row = store.insert("tasks", data)
     row["title"] = "changed"
@@ -147,16 +149,16 @@ def test_rows_are_copies() -> None:
 
 def test_a_key_is_given_once() -> None:
     """The same key twice is refused, and counting goes on after the largest."""
-    store = MemoryStore()
+    store = MemoryEntityStore()
     store.insert("tasks", {"id": 7})
-    with pytest.raises(StoreRefused, match="has a row id=7 already"):
+    with pytest.raises(StoreOperationRejectedError, match="has a row id=7 already"):
         store.insert("tasks", {"id": 7})
     assert store.insert("tasks", {})["id"] == 8
 
 
 def test_an_agent_in_this_process_updates_rows() -> None:
     """`update` is for the agent's side; None where there is no such row."""
-    store = MemoryStore({"tasks": EntityShape()})
+    store = MemoryEntityStore({"tasks": DeclaredEntityColumns()})
     store.insert("tasks", {"title": "a"})
     assert store.update("tasks", 1, {"title": "b"}) == {"id": 1, "title": "b"}
     assert store.update("tasks", 2, {"title": "b"}) is None
@@ -164,14 +166,14 @@ def test_an_agent_in_this_process_updates_rows() -> None:
 
 def test_declared_entities_are_all_there_are() -> None:
     """Once one is declared, another name is a misspelling."""
-    store = MemoryStore({"tasks": EntityShape(key="key", user="owner")})
+    store = MemoryEntityStore({"tasks": DeclaredEntityColumns(key="key", user="owner")})
     assert store.insert("tasks", {"owner": "anna"}) == {"key": 1, "owner": "anna"}
     with pytest.raises(UnknownEntity):
         store.list("task")
 
 
 def test_reset_forgets_everything() -> None:
-    store = MemoryStore()
+    store = MemoryEntityStore()
     store.insert("tasks", {})
     store.reset()
     assert store.get("tasks", 1) is None

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores import StoreAdapter, StoreError, StoreLost, StoreRefused, build_store
+from llmproxy.suite.stores import StoreAdapter, StoreError, StoreLost, StoreOperationRejectedError, build_suite_store
 from llmproxy.suite.stores.http import HttpEntityStore, StoreRequestTemplate, parse_entity_http_endpoints
 from tests.suite.stores.places import Rest
 
@@ -34,7 +34,7 @@ def opened(rest: Rest) -> Iterator[Opened]:
     with ExitStack() as stack:
 
         def make(tasks: object = None, **more: object) -> StoreAdapter:
-            store = build_store({"http": rest.url, "entities": {"tasks": tasks}, **more}, Path())
+            store = build_suite_store({"http": rest.url, "entities": {"tasks": tasks}, **more}, Path())
             stack.callback(store.close)
             return store
 
@@ -65,8 +65,8 @@ def test_a_row_is_found_in_the_list_where_it_cannot_be_asked_for(rest: Rest, ope
     ((200, "application/json", '{"items": []}'), StoreError, "no list of rows at $, but an object with items"),
     ((200, "application/json", "[1]"), StoreError, "no list of rows"),
     ((500, "text/plain", "it broke"), StoreError, "(500): it broke"),
-    ((403, "text/plain", "not yours"), StoreRefused, "(403): not yours"),
-    ((404, "text/plain", "where?"), StoreRefused, "(404)"),
+    ((403, "text/plain", "not yours"), StoreOperationRejectedError, "(403): not yours"),
+    ((404, "text/plain", "where?"), StoreOperationRejectedError, "(404)"),
 ])  # fmt: skip
 def test_an_answer_that_is_none_is_an_error(
     rest: Rest, opened: Opened, answer: tuple[int, str, str], kind: type, said: str

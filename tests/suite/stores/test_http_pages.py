@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.stores.http import find_evidence_of_more_rows, parse_next_link
+from llmproxy.suite.stores.http import find_sign_of_more_rows_in_response, parse_next_link
 
 ROWS = [{"id": 1}, {"id": 2}]
 GOES_ON: list[tuple[Any, dict[str, str], int]] = [
@@ -64,19 +64,19 @@ OVER: list[tuple[Any, dict[str, str], int]] = [
 @pytest.mark.parametrize(("value", "headers", "status"), GOES_ON, ids=[str(n) for n in range(len(GOES_ON))])
 def test_a_list_that_goes_on_is_noticed(value: object, headers: dict[str, str], status: int) -> None:
     """By a header, a member, or what stands below `meta` and the like."""
-    assert find_evidence_of_more_rows(value, headers, status, 2, 2)
+    assert find_sign_of_more_rows_in_response(value, headers, status, 2, 2)
 
 
 @pytest.mark.parametrize(("value", "headers", "status"), OVER, ids=[str(n) for n in range(len(OVER))])
 def test_a_list_that_is_over_is_not_doubted(value: object, headers: dict[str, str], status: int) -> None:
     """Nor is one whose rows have members of such names."""
     here = len(ROWS) if value == ROWS else len(next(iter(value.values())))  # type: ignore[attr-defined]
-    assert find_evidence_of_more_rows(value, headers, status, here, here) == ""
+    assert find_sign_of_more_rows_in_response(value, headers, status, here, here) == ""
 
 
 def test_as_many_pages_as_there_are_said_to_be_are_all() -> None:
     """Where they were read one after the other."""
-    assert find_evidence_of_more_rows({"items": ROWS, "totalPages": 2}, {}, 200, 2, 4, pages=2) == ""
+    assert find_sign_of_more_rows_in_response({"items": ROWS, "totalPages": 2}, {}, 200, 2, 4, pages=2) == ""
 
 
 @pytest.mark.parametrize(("header", "address"), [

@@ -11,20 +11,20 @@ import pytest
 
 from llmproxy.suite.stores import (
     EntityInfo,
-    MemoryStore,
+    MemoryEntityStore,
     RowKeySnapshot,
     StoreBase,
     StoreError,
     UnknownColumn,
     UnknownEntity,
-    build_store,
+    build_suite_store,
 )
 from llmproxy.suite.stores.protocol import (
     build_row_key_sort_key,
     build_unknown_column_error,
     build_unknown_entity_error,
     index_rows_by_key,
-    sort_rows,
+    sort_rows_by_key,
 )
 from tests.suite.stores.places import PLACES, Place, place
 
@@ -140,7 +140,7 @@ def test_odd_text_is_data(there: Place) -> None:
 
 def test_keys_are_ordered_as_numbers() -> None:
     """9 comes before 10, and numbers before texts."""
-    assert [row["id"] for row in sort_rows([{"id": "b"}, {"id": 10}, {"id": 9}], "id")] == [9, 10, "b"]
+    assert [row["id"] for row in sort_rows_by_key([{"id": "b"}, {"id": 10}, {"id": 9}], "id")] == [9, 10, "b"]
     assert build_row_key_sort_key(True) > build_row_key_sort_key(3)
 
 
@@ -169,7 +169,9 @@ def test_rows_with_one_key_are_an_error(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "t.db")) as conn:
         conn.executescript("CREATE TABLE tasks (id INTEGER PRIMARY KEY, title TEXT); "
                            "INSERT INTO tasks(title) VALUES ('a'), ('a')")  # fmt: skip
-    store = build_store({"sqlalchemy": f"sqlite:///{tmp_path}/t.db", "entities": {"tasks": {"id": "title"}}}, tmp_path)
+    store = build_suite_store(
+        {"sqlalchemy": f"sqlite:///{tmp_path}/t.db", "entities": {"tasks": {"id": "title"}}}, tmp_path
+    )
     with closing(store), pytest.raises(StoreError, match="two rows of tasks have title = 'a'"):
         store.snapshot(["tasks"])
 
@@ -183,7 +185,7 @@ def test_a_user_narrows_only_where_rows_have_one() -> None:
 
 def test_changes_need_no_more_than_a_list() -> None:
     """Snapshot and changes follow from describe and list."""
-    store = MemoryStore()
+    store = MemoryEntityStore()
     store.insert("tasks", {"title": "a"})
     before = store.snapshot(["tasks", "tasks"])
     assert before == RowKeySnapshot({"tasks": frozenset({1})})

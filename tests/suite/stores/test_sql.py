@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from llmproxy.errors import MachineError, SuiteError
-from llmproxy.suite.stores import StoreError, StoreLost, StoreRefused, build_store
+from llmproxy.suite.stores import StoreError, StoreLost, StoreOperationRejectedError, build_suite_store
 from llmproxy.suite.stores.sql import (
     SqlEntityStore,
     create_sqlalchemy_engine,
@@ -37,7 +37,7 @@ def breakable() -> Iterator[Postgres]:
 def connected(url: str, script: str = POSTGRES) -> SqlEntityStore:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(script.encode())
-    store = build_store({"sqlalchemy": url}, Path())
+    store = build_suite_store({"sqlalchemy": url}, Path())
     assert isinstance(store, SqlEntityStore)
     return store
 
@@ -108,7 +108,7 @@ def test_postgres_types(postgres_url: Callable[[], str]) -> None:
         wait INTERVAL, n NUMERIC, u UUID, flag BOOLEAN, j JSON)"""
     url = postgres_url()
     connected(url, script).close()
-    store = build_store({"sqlalchemy": url, "entities": {"tasks": {"table": "Tasks", "schema": "app"}}}, Path())
+    store = build_suite_store({"sqlalchemy": url, "entities": {"tasks": {"table": "Tasks", "schema": "app"}}}, Path())
     data = {
         "mood": "good", "Due": "2027-01-31T12:00:00+02:00", "d": "2027-01-31", "n": 1.5,
         "u": "12345678-1234-5678-1234-567812345678", "flag": False, "j": [1, {"a": None}],
@@ -127,9 +127,9 @@ def test_postgres_types(postgres_url: Callable[[], str]) -> None:
 def test_a_refused_row_says_why(postgres_url: Callable[[], str], tmp_path: Path) -> None:
     """A constraint's own words, and whose fault it is not: the agent's."""
     store = connected(postgres_url())
-    with pytest.raises(StoreRefused, match='null value in column "title"'):
+    with pytest.raises(StoreOperationRejectedError, match='null value in column "title"'):
         store.insert("tasks", {"status": "todo"})
-    with pytest.raises(StoreRefused, match="dueDate: 'tomorrow' is not a date"):
+    with pytest.raises(StoreOperationRejectedError, match="dueDate: 'tomorrow' is not a date"):
         store.insert("tasks", {"title": "t", "dueDate": "tomorrow"})
     store.close()
 
@@ -138,14 +138,14 @@ def sqlite(folder: Path) -> SqlEntityStore:
     """Make a SQLite database and its store."""
     with closing(sqlite3.connect(folder / "tasks.db")) as connection:
         connection.executescript(SQLITE)
-    store = build_store({"sqlalchemy": "sqlite:///tasks.db"}, folder)
+    store = build_suite_store({"sqlalchemy": "sqlite:///tasks.db"}, folder)
     assert isinstance(store, SqlEntityStore)
     return store
 
 
 def test_a_file_that_is_not_there_is_never_made(tmp_path: Path) -> None:
     """A misspelt path would be an empty database, which answers with the wrong error for ever."""
-    store = build_store({"sqlalchemy": "sqlite:///tasks.db"}, tmp_path)
+    store = build_suite_store({"sqlalchemy": "sqlite:///tasks.db"}, tmp_path)
     with pytest.raises(StoreError, match=r"tasks\.db is not there"):
         store.list("tasks")
     assert list(tmp_path.iterdir()) == []
@@ -157,7 +157,7 @@ def test_a_file_that_is_not_there_is_never_made(tmp_path: Path) -> None:
 def test_a_table_that_the_agent_makes_later_is_found(tmp_path: Path) -> None:
     """What was not there is looked for again."""
     (tmp_path / "tasks.db").touch()
-    store = build_store({"sqlalchemy": "sqlite:///tasks.db"}, tmp_path)
+    store = build_suite_store({"sqlalchemy": "sqlite:///tasks.db"}, tmp_path)
     with pytest.raises(Exception, match="no entity 'tasks'"):
         store.list("tasks")
     sqlite(tmp_path).close()
@@ -251,7 +251,7 @@ def test_errors_say_what_was_being_done(tmp_path: Path) -> None:
     url = parse_database_url("sqlite:///x.db", tmp_path)
     engine = create_sqlalchemy_engine(url)
     with (
-        pytest.raises(StoreRefused, match=r"refused \(looking\): no such table: missing"),
+        pytest.raises(StoreOperationRejectedError, match=r"refused \(looking\): no such table: missing"),
         translate_errors(url, "looking"),
         engine.connect() as connection,
     ):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores import ColumnType, UnknownColumn, UnknownEntity, build_store
+from llmproxy.suite.stores import ColumnType, UnknownColumn, UnknownEntity, build_suite_store
 from llmproxy.suite.stores.protocol import convert_key_to_column_type
-from llmproxy.suite.stores.sql import SqlEntityStore, parse_entity_table_mappings
+from llmproxy.suite.stores.sql import SqlEntityStore, parse_suite_entity_table_mappings
 
 TABLES = """
 CREATE TABLE app_tasks (task_id INTEGER PRIMARY KEY, heading TEXT, due_at DATE, owner TEXT, open BOOLEAN, x, n NUMERIC, b BLOB, j JSON,
@@ -36,7 +36,7 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
     with ExitStack() as stack:
 
         def make(**more: object) -> SqlEntityStore:
-            store = build_store({"sqlalchemy": "sqlite:///x.db", **more}, tmp_path)
+            store = build_suite_store({"sqlalchemy": "sqlite:///x.db", **more}, tmp_path)
             assert isinstance(store, SqlEntityStore)
             stack.callback(store.close)
             return store
@@ -115,10 +115,10 @@ def test_a_key_can_be_named(opened: Opened) -> None:
 @pytest.mark.parametrize("given", [5, {"columns": []}, {"columns": ["a"]}, {"title": 5}, {"user": 5}, {"table": ""}])
 def test_a_map_is_read_strictly(given: Any) -> None:
     if given == {"columns": []}:
-        assert parse_entity_table_mappings({"tasks": given}, None)["tasks"].columns == {}
+        assert parse_suite_entity_table_mappings({"tasks": given}, None)["tasks"].columns == {}
         return
     with pytest.raises(SuiteError, match=r"store\.entities\.tasks"):
-        parse_entity_table_mappings({"tasks": given}, None)
+        parse_suite_entity_table_mappings({"tasks": given}, None)
 
 
 def test_keys_are_brought_into_their_columns_type() -> None:

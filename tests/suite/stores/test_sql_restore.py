@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores import StoreRefused, build_store
+from llmproxy.suite.stores import StoreOperationRejectedError, build_suite_store
 from llmproxy.suite.stores.sql import SqlEntityStore
 from tests.suite.stores.places import POSTGRES, SQLITE
 
@@ -35,7 +35,7 @@ def open_store(url: str) -> Iterator[Callable[..., SqlEntityStore]]:
     made: list[SqlEntityStore] = []
 
     def make(**more: object) -> SqlEntityStore:
-        store = build_store({"sqlalchemy": url, **more}, Path())
+        store = build_suite_store({"sqlalchemy": url, **more}, Path())
         assert isinstance(store, SqlEntityStore)
         made.append(store)
         return store
@@ -90,9 +90,9 @@ def test_truncate_does_not_reach_further(postgres_url: Callable[[], str]) -> Non
     url = postgres_url()
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(POSTGRES.encode())
-    store = build_store({"sqlalchemy": url, "entities": {"tasks": {}}, "reset": "truncate"}, Path())
+    store = build_suite_store({"sqlalchemy": url, "entities": {"tasks": {}}, "reset": "truncate"}, Path())
     store.insert("tasks", {"title": "stays"})
-    with pytest.raises(StoreRefused, match="notes"):
+    with pytest.raises(StoreOperationRejectedError, match="notes"):
         store.reset()
     assert len(store.list("tasks")) == 1
     store.close()
@@ -104,7 +104,7 @@ def test_a_copy_brings_everything_back(tmp_path: Path) -> None:
         agent.executescript(SQLITE)
         agent.execute("INSERT INTO tasks (title) VALUES ('old')")
         agent.commit()
-        store = build_store({"sqlalchemy": "sqlite:///x.db", "reset": "copy"}, tmp_path)
+        store = build_suite_store({"sqlalchemy": "sqlite:///x.db", "reset": "copy"}, tmp_path)
         assert isinstance(store, SqlEntityStore)
         store.mark()
         agent.executescript("DELETE FROM tasks; DROP TABLE notes; CREATE TABLE more (id INTEGER PRIMARY KEY)")
@@ -120,7 +120,7 @@ def test_a_copy_brings_everything_back(tmp_path: Path) -> None:
 
 
 def test_only_files_can_be_copied(postgres_url: Callable[[], str]) -> None:
-    store = build_store({"sqlalchemy": postgres_url(), "reset": "copy"}, Path())
+    store = build_suite_store({"sqlalchemy": postgres_url(), "reset": "copy"}, Path())
     assert isinstance(store, SqlEntityStore)
     with pytest.raises(SuiteError, match="copy is for SQLite files"):
         store.mark()

@@ -10,22 +10,22 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.trace.comparing.answer_drift_statistics import (
-    AnswerProperties,
+    AnswerDriftProperties,
+    compare_old_and_new_answer_formats,
     detect_text_language,
-    extract_answer_properties,
-    list_answer_format_changes,
-    measure_answer_distance,
+    extract_answer_drift_properties,
+    measure_answer_behavior_distance,
 )
 from tests.support.chats import chat
 
 
-def answer(value: object, kind: str = "application/json", status: int = 200) -> AnswerProperties:
+def answer(value: object, kind: str = "application/json", status: int = 200) -> AnswerDriftProperties:
     made = chat()
     data = value.encode() if isinstance(value, str) else json.dumps(value).encode()
     response = dataclasses.replace(
         made.response, status=status, headers=(("content-type", kind),), chunks=(Chunk(0, data),)
     )
-    return extract_answer_properties(dataclasses.replace(made, response=response))
+    return extract_answer_drift_properties(dataclasses.replace(made, response=response))
 
 
 def said(text: str | None = "Fine, thank you.", finish: str = "stop", **message: Any) -> dict[str, Any]:
@@ -54,12 +54,12 @@ STREAM = (
 ])  # fmt: skip
 def test_what_is_gone_is_told_and_nothing_else(new: dict[str, Any], broken: list[str]) -> None:
     """A member that is gone or another kind of content is; other words, a call instead of words, a member more are not."""
-    assert list_answer_format_changes([answer(said())], [answer(new)]) == broken
+    assert compare_old_and_new_answer_formats([answer(said())], [answer(new)]) == broken
 
 
 def test_another_framing_is_told() -> None:
     """A client that reads a stream reads no document."""
-    assert list_answer_format_changes([answer(STREAM, "text/event-stream")], [answer(said())]) == [
+    assert compare_old_and_new_answer_formats([answer(STREAM, "text/event-stream")], [answer(said())]) == [
         "the answer was framed as sse, and is json"
     ]
 
@@ -67,7 +67,7 @@ def test_another_framing_is_told() -> None:
 def test_one_answer_that_has_it_is_enough() -> None:
     """A member that comes now and then is not gone."""
     without = {**said(), "usage": {"total_tokens": 3}}
-    assert list_answer_format_changes([answer(said())], [answer(without), answer(said())]) == []
+    assert compare_old_and_new_answer_formats([answer(said())], [answer(without), answer(said())]) == []
 
 
 @pytest.mark.parametrize(("text", "language"), [
@@ -94,4 +94,4 @@ def test_a_language_is_known_or_not_told(text: str, language: str) -> None:
 ])  # fmt: skip
 def test_how_far_two_answers_are_apart(new: dict[str, Any], far: float) -> None:
     """Tools, finish, language and length count; words do not."""
-    assert measure_answer_distance(answer(said()), answer(new)) == pytest.approx(far, abs=0.02)
+    assert measure_answer_behavior_distance(answer(said()), answer(new)) == pytest.approx(far, abs=0.02)

@@ -11,13 +11,13 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.trace.observing.history_edits import (
-    HistoryEditFinding,
     HistoryEditFindings,
+    ProcessorFinding,
     explain_history_kept_by_provider,
     find_history_edits,
     read_provider_edits_from_answer,
 )
-from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_exchange
+from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_interaction_to_messages
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
 
@@ -43,7 +43,7 @@ def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), *
     return find_history_edits(step, wire.calls[:-1], continues=True, spoken=spoken)
 
 
-def verdict(finding: HistoryEditFinding) -> tuple[bool | None, str]:
+def verdict(finding: ProcessorFinding) -> tuple[bool | None, str]:
     return finding.activated, finding.evidence
 
 
@@ -303,7 +303,7 @@ def test_a_streamed_edit_is_found() -> None:
     streamed = replace(made, response=replace(made.response, headers=headers, chunks=(Chunk(0, data),)))
     found = {
         each.processor: each
-        for each in read_provider_edits_from_answer(decode_exchange(streamed, RequestMessageCache()))
+        for each in read_provider_edits_from_answer(decode_interaction_to_messages(streamed, RequestMessageCache()))
     }
     assert found["pruner"].values == {"partsRemoved": 2}
     assert found["condenser"].summaries == ["So far: milk."]
@@ -314,12 +314,12 @@ def test_histories_that_the_provider_keeps() -> None:
     for member in ({"previous_response_id": "resp_1"}, {"conversation": {"id": "conv_1"}}, {"truncation": "auto"}):
         _, made = Chats().add("openai", "responses", "/v1/responses", {"input": "x"} | member, {"output": []})
         assert made is not None
-        assert explain_history_kept_by_provider(decode_exchange(made, RequestMessageCache())), member
+        assert explain_history_kept_by_provider(decode_interaction_to_messages(made, RequestMessageCache())), member
     _, made = Chats().add(
         "openai", "responses", "/v1/responses", {"input": "x", "truncation": "disabled"}, {"output": []}
     )
     assert made is not None
-    assert explain_history_kept_by_provider(decode_exchange(made, RequestMessageCache())) == ""
+    assert explain_history_kept_by_provider(decode_interaction_to_messages(made, RequestMessageCache())) == ""
     _, made = Chats().chat([user("x")], {"role": "assistant", "content": "y"})
     assert made is not None
-    assert list(read_provider_edits_from_answer(decode_exchange(made, RequestMessageCache()))) == []
+    assert list(read_provider_edits_from_answer(decode_interaction_to_messages(made, RequestMessageCache()))) == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.trace.observing.agent_activity import compare_tool_calls_with_servers
+from llmproxy.trace.observing.agent_activity import list_mcp_tool_call_mismatches
 from llmproxy.trace.observing.tool_calls import NO_SERVER, diff_asked_and_served_calls
 from tests.support.messages import asks, call, said, user
 from tests.trace.observing.chats import Chats
@@ -103,5 +103,5 @@ def test_a_server_alone_has_no_differences_since_nobody_knows_what_was_asked_for
     chats = asked(call("mcp__t__echo", {"text": "b"}))
     chats.serve("echo", ECHO_ARGUMENTS)
     kept = [each for _, each in chats.calls if each is not None]
-    assert compare_tool_calls_with_servers(kept) == chats.differences() != []
-    assert compare_tool_calls_with_servers([each for each in kept if each.operation.startswith("mcp:")]) == []
+    assert list_mcp_tool_call_mismatches(kept) == chats.differences() != []
+    assert list_mcp_tool_call_mismatches([each for each in kept if each.operation.startswith("mcp:")]) == []

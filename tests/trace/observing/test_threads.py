@@ -6,10 +6,10 @@ import pytest
 
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.trace.observing.thread_diff import (
-    compare_histories,
+    compare_expected_and_sent_history,
     count_common_head_and_tail,
     join_system_text,
-    list_dialogue_items,
+    list_history_items_without_system,
 )
 
 USER, SAID = Message("user", "Buy milk"), Message("assistant", "Created.")
@@ -21,8 +21,8 @@ NEXT = Message("user", "What is left?")
 def test_layout_does_not_count() -> None:
     """White space, and the order of arguments, are the same message."""
     other = Message("assistant", "", (ToolCall("other-id", "create", '{"b":2,"a":1}'),))
-    assert [item.key for item in list_dialogue_items([USER, CALL])] == [
-        item.key for item in list_dialogue_items([Message("user", " Buy  milk "), other])
+    assert [item.key for item in list_history_items_without_system([USER, CALL])] == [
+        item.key for item in list_history_items_without_system([Message("user", " Buy  milk "), other])
     ]
 
 
@@ -30,13 +30,15 @@ def test_an_answer_in_pieces_is_one() -> None:
     """A text and its calls may be sent as two messages; system prompts are no history."""
     pieces = [Message("system", "Be brief."), Message("assistant", "I will."), CALL]
     whole = Message("assistant", "I will.", CALL.tool_calls)
-    assert [item.key for item in list_dialogue_items(pieces)] == [item.key for item in list_dialogue_items([whole])]
+    assert [item.key for item in list_history_items_without_system(pieces)] == [
+        item.key for item in list_history_items_without_system([whole])
+    ]
     assert join_system_text(pieces) == "Be brief."
 
 
 def test_shared_ends_are_counted() -> None:
     """From the beginning, and from the end, no message twice."""
-    one = list_dialogue_items([USER, SAID, NEXT])
+    one = list_history_items_without_system([USER, SAID, NEXT])
     found = (
         count_common_head_and_tail(one, one),
         count_common_head_and_tail(one, one[1:]),
@@ -47,16 +49,18 @@ def test_shared_ends_are_counted() -> None:
 
 def test_nothing_changed() -> None:
     """What was expected is there; the rest is new."""
-    change = compare_histories(list_dialogue_items([USER, SAID]), list_dialogue_items([USER, SAID, NEXT]))
+    change = compare_expected_and_sent_history(
+        list_history_items_without_system([USER, SAID]), list_history_items_without_system([USER, SAID, NEXT])
+    )
     assert (change.gaps, change.pruned, change.expected) == ((), 0, 3)
 
 
 def test_a_gap_knows_what_stands_in_it() -> None:
     """Missing messages, the text in their place, and what was kept after them."""
     summary = Message("user", "Summary: milk was bought.")
-    change = compare_histories(
-        list_dialogue_items([USER, SAID, NEXT, SAID]),
-        list_dialogue_items([summary, NEXT, SAID, Message("user", "And now?")]),
+    change = compare_expected_and_sent_history(
+        list_history_items_without_system([USER, SAID, NEXT, SAID]),
+        list_history_items_without_system([summary, NEXT, SAID, Message("user", "And now?")]),
     )
     (gap,) = change.gaps
     assert ([item.text for item in gap.missing], [item.text for item in gap.inserted], gap.kept) == (
@@ -76,7 +80,12 @@ THOUGHT = Message("assistant", "Created.", reasoning="hm")
 ])  # fmt: skip
 def test_parts_that_are_gone_are_counted(expected: list[Message], sent: list[Message], pruned: int) -> None:
     """What a client left out of a message that it sent before."""
-    assert compare_histories(list_dialogue_items(expected), list_dialogue_items(sent)).pruned == pruned
+    assert (
+        compare_expected_and_sent_history(
+            list_history_items_without_system(expected), list_history_items_without_system(sent)
+        ).pruned
+        == pruned
+    )
 
 
 def test_what_was_added_to_a_system_prompt_is_told() -> None:
@@ -90,15 +99,17 @@ def test_what_was_added_to_a_system_prompt_is_told() -> None:
         ("Be brief.\nSummary: milk.", "Be brief.", "", False),
     ]
     for before, after, grown, other in cases:
-        change = compare_histories([], [], before=before, after=after)
+        change = compare_expected_and_sent_history([], [], before=before, after=after)
         assert (change.grown, change.other) == (grown, other)
 
 
 def test_equal_messages_are_aligned_from_both_ends() -> None:
     """A summary stands for the oldest, not before them."""
-    again = list_dialogue_items([USER, SAID, USER, SAID])
+    again = list_history_items_without_system([USER, SAID, USER, SAID])
     summary = Message("user", "Earlier: they spoke of milk.")
-    (gap,) = compare_histories(again, list_dialogue_items([summary, USER, SAID, USER])).gaps
+    (gap,) = compare_expected_and_sent_history(
+        again, list_history_items_without_system([summary, USER, SAID, USER])
+    ).gaps
     assert (len(gap.missing), [item.text for item in gap.inserted], gap.kept) == (2, [summary.text], 2)
 
 
@@ -106,5 +117,7 @@ def test_answers_that_stand_side_by_side_are_the_ones_between_which_calls_were_l
     """Dialects whose answers come in pieces read them as one; that is no summary."""
     spoken = Message("assistant", "I will.", tool_calls=CALL.tool_calls)
     pruned = [USER, Message("assistant", "I will."), SAID, NEXT]
-    change = compare_histories(list_dialogue_items([USER, spoken, RESULT, SAID]), list_dialogue_items(pruned))
+    change = compare_expected_and_sent_history(
+        list_history_items_without_system([USER, spoken, RESULT, SAID]), list_history_items_without_system(pruned)
+    )
     assert (change.pruned, change.gaps) == (2, ())

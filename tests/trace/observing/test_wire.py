@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.trace.observing.agent_activity import ToolResult, read_tool_result_per_message
-from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMessageCache, decode_exchange
+from llmproxy.trace.observing.agent_activity import ToolResult, list_tool_result_of_each_message
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMessageCache, decode_interaction_to_messages
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats, Pair
 
@@ -126,19 +126,19 @@ def test_a_result_is_found_though_the_history_was_rewritten() -> None:
 
 def exchange(*pair: Any) -> DecodedExchange:
     assert pair[1] is not None
-    return decode_exchange(pair[1], RequestMessageCache())
+    return decode_interaction_to_messages(pair[1], RequestMessageCache())
 
 
 def test_each_message_has_its_result() -> None:
     """OpenAI's chat: one message a result; Bedrock's results have a status."""
     messages = [user("x"), asks(call("a", {}, "c1"), call("b", {}, "c2")), result("one", "c1"), result("two", "c2")]
-    found = read_tool_result_per_message(exchange(*Chats().chat(messages, {"role": "assistant", "content": "ok"})))
+    found = list_tool_result_of_each_message(exchange(*Chats().chat(messages, {"role": "assistant", "content": "ok"})))
     assert [each and each.text for each in found] == [None, None, "one", "two"]
     block = {"toolResult": {"toolUseId": "t1", "content": [{"text": "no"}], "status": "error"}}
     use = {"toolUse": {"toolUseId": "t1", "name": "a", "input": {}}}
     body = {"messages": [{"role": "assistant", "content": [use]}, {"role": "user", "content": [block]}]}
     answer = {"output": {"message": {"role": "assistant", "content": [{"text": "ok"}]}}}
-    found = read_tool_result_per_message(
+    found = list_tool_result_of_each_message(
         exchange(*Chats().add("bedrock", "converse", "/model/m/converse", body, answer))
     )
     assert found[-1] == ToolResult("no", errored=True)
@@ -154,7 +154,9 @@ def test_an_id_that_comes_again_has_a_result_of_its_own() -> None:
 
     body = {"messages": [user("x"), *turn(failed=True), *turn(failed=False)]}
     answer = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "ok"}]}
-    found = read_tool_result_per_message(exchange(*Chats().add("anthropic", "messages", "/v1/messages", body, answer)))
+    found = list_tool_result_of_each_message(
+        exchange(*Chats().add("anthropic", "messages", "/v1/messages", body, answer))
+    )
     assert [each.errored for each in found if each] == [True, False]
 
 

@@ -11,7 +11,7 @@ from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Respon
 from llmproxy.trace.reading.decoded_exchange import (
     DecodedExchange,
     RequestMessageCache,
-    decode_exchange,
+    decode_interaction_to_messages,
     list_declared_tool_names,
     list_ids_of_continued_state,
     read_model_parameters,
@@ -31,7 +31,7 @@ def open_one(operation: str, body: Json, *, kind: str = JSON, status: int = 200,
     else:
         data = b"\n".join(json.dumps(value).encode() for value in (body if isinstance(body, list) else [body]))
     response = Response(status, "Reason", (("content-type", kind),), (Chunk(1000, data),), ending)
-    return decode_exchange(dataclasses.replace(made, response=response), RequestMessageCache())
+    return decode_interaction_to_messages(dataclasses.replace(made, response=response), RequestMessageCache())
 
 
 @pytest.mark.parametrize(("operation", "kind", "body", "answer"), [
@@ -145,17 +145,17 @@ def delta(**parts: Json) -> Json:
 ])  # fmt: skip
 def test_time_to_the_first_token(pieces: list[tuple[int, Json]], first: float | None) -> None:
     """When there were the first words, thoughts or a tool call; an empty first piece is none."""
-    found = decode_exchange(streamed(chat(1, [user("x")], said("")), *pieces), RequestMessageCache())
+    found = decode_interaction_to_messages(streamed(chat(1, [user("x")], said("")), *pieces), RequestMessageCache())
     assert found.first_token_ms == first
     assert found.duration_ms == pieces[-1][0] / 1000
 
 
 def test_without_a_stream_or_times_there_is_no_first_token() -> None:
     """Unknown is None."""
-    assert decode_exchange(chat(1, [user("x")], said("y")), RequestMessageCache()).first_token_ms is None
+    assert decode_interaction_to_messages(chat(1, [user("x")], said("y")), RequestMessageCache()).first_token_ms is None
     made: Interaction = streamed(chat(1, [user("x")], said("y")), (0, delta(content="Hi")))
     bare = dataclasses.replace(made, response=dataclasses.replace(made.response, head_offset=0))
-    found = decode_exchange(bare, RequestMessageCache())
+    found = decode_interaction_to_messages(bare, RequestMessageCache())
     assert (found.first_token_ms, found.duration_ms) == (None, None)
 
 
@@ -175,7 +175,7 @@ def test_a_stream_of_tool_calls_is_put_together_by_index() -> None:
     assert found.answer is not None
     told = [(each.id, each.name, each.arguments) for each in found.answer.tool_calls]
     assert told == [("a", "f", '{"x": 1}'), ("b", "g", '{"y": 2}')]
-    found = decode_exchange(chat(1, [user("x")], asks(call(call_id="z"))), RequestMessageCache())
+    found = decode_interaction_to_messages(chat(1, [user("x")], asks(call(call_id="z"))), RequestMessageCache())
     assert found.answer is not None
     assert found.answer.tool_calls[0].id == "z"
     assert found.tools == {"get_weather"}

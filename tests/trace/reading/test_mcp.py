@@ -9,7 +9,7 @@ import pytest
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace import Cassette
 from llmproxy.trace.export import otlp
-from llmproxy.trace.reading.span_builder import build_mcp_span, build_spans
+from llmproxy.trace.reading.span_builder import build_mcp_message_span, build_spans
 from llmproxy.trace.spans import Span, SpanKind
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.test_servers import Tools
@@ -78,7 +78,7 @@ def test_what_failed_says_how(value: dict[str, Any], status: int, kind: str, sai
     chats = Tools()
     body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "echo", "arguments": {}}}
     chats.add("http", "mcp:tools/call echo", "/", body, {"jsonrpc": "2.0", "id": 7, **value}, status=status)
-    span = build_mcp_span(made(chats)[0])
+    span = build_mcp_message_span(made(chats)[0])
     assert span is not None
     assert (span.metadata["error.type"], span.error) == (kind, said_of_it)
 
@@ -90,4 +90,5 @@ def test_what_waits_for_no_answer_is_no_span() -> None:
         "http", "mcp:notifications/initialized", "/", {"jsonrpc": "2.0", "method": "notifications/initialized"}, {}
     )
     chats.add("http", "mcp:tools/call", "/", {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}, ["?"])
-    assert [build_mcp_span(each) and build_mcp_span(each).name for each in made(chats)] == [None, "tools/call"]  # type: ignore[union-attr]
+    spans = [build_mcp_message_span(each) for each in made(chats)]
+    assert [span and span.name for span in spans] == [None, "tools/call"]

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.cassettes.anonymized_export import to_json
+from llmproxy.core.cassettes.anonymized_export import convert_value_to_json
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.mitm.proxy_context import interactions_to_span_json
 from llmproxy.trace.export import build_trace_from_calls
-from llmproxy.trace.reading.recording_spans import parse_embedded_recording
+from llmproxy.trace.reading.recording_spans import parse_recording_json_of_call
 from llmproxy.trace.reading.span_builder import build_spans
 from tests.support.chats import chat
 
@@ -19,22 +19,22 @@ from tests.support.chats import chat
 def call(
     seq: int, text: str, *, party: str = "agent", recorded: bool = True, occurrence: int = 1, at: float = 0
 ) -> Call:
-    made = to_json(chat(text, f"re {text}", party=party)) if recorded else None
+    made = convert_value_to_json(chat(text, f"re {text}", party=party)) if recorded else None
     return Call.from_json({"seq": seq, "party": party, "occurrence": occurrence, "recording": made, "at": at})
 
 
 def test_a_call_has_what_was_recorded_of_it() -> None:
     """Played once more it is the next occurrence; of what passed through there is nothing."""
-    assert parse_embedded_recording(call(1, "hi")) == chat("hi", "re hi")
-    assert parse_embedded_recording(call(1, "hi", occurrence=2)) == dataclasses.replace(
+    assert parse_recording_json_of_call(call(1, "hi")) == chat("hi", "re hi")
+    assert parse_recording_json_of_call(call(1, "hi", occurrence=2)) == dataclasses.replace(
         chat("hi", "re hi"), occurrence=2
     )
-    assert parse_embedded_recording(call(1, "hi", recorded=False)) is None
+    assert parse_recording_json_of_call(call(1, "hi", recorded=False)) is None
 
 
 def test_a_recording_played_twice_has_spans_of_its_own_each_time() -> None:
     """Ids are those of calls: nothing is lost in a table of them."""
-    told = [parse_embedded_recording(each) for each in (call(1, "a"), call(2, "a", occurrence=2))]
+    told = [parse_recording_json_of_call(each) for each in (call(1, "a"), call(2, "a", occurrence=2))]
     made = list(build_spans(each for each in told if each))
     assert len({span.id for span in made}) == len(made) > 4
 
@@ -45,7 +45,7 @@ def test_spans_are_plain_values_for_the_control_api() -> None:
 
 def test_what_is_no_recording_is_said() -> None:
     with pytest.raises(CassetteCorrupt, match="recording 1"):
-        parse_embedded_recording(Call.from_json({"seq": 1, "recording": {"llmproxy": 1}}))
+        parse_recording_json_of_call(Call.from_json({"seq": 1, "recording": {"llmproxy": 1}}))
 
 
 def test_calls_are_a_trace_at_the_times_of_this_run() -> None:

@@ -154,12 +154,14 @@ def _group_answer_members(tree: dict[str, object]) -> list[dict[str, object]]:
 
 
 def _describe_exchange(each: Recorded) -> str:
-    from llmproxy.core.dialects.conversation import read_answer, read_request_messages
+    from llmproxy.core.dialects.conversation import parse_answer_body_as_message, read_request_messages
 
     provider, operation = each.extra.get("provider"), each.extra.get("operation")
     head = f"{each.method} {each.uri.partition('?')[0]}" if not provider else f"{provider} {operation}"
     said = [one.text for one in read_request_messages(each.body) if one.role in ("user", "tool")]
-    answer = read_answer(str(operation), header(each.response_headers, "content-type") or "", each.response_body)
+    answer = parse_answer_body_as_message(
+        str(operation), header(each.response_headers, "content-type") or "", each.response_body
+    )
     replied = ""
     if answer is not None:
         calls = ", ".join(f"{call.name}({call.arguments})" for call in answer.tool_calls)
@@ -194,10 +196,10 @@ class _SharedParts:
             known = self.names.setdefault(name, "")
             if known == text and self.left:
                 self.left -= 1
-                return yaml_text.YamlAliasReference(name)
+                return yaml_text.YamlAliasToWrite(name)
             if not known:
                 self.names[name] = text
-                return yaml_text.YamlAnchoredValue(name, self.anchor_items(value) if items else value)
+                return yaml_text.YamlValueWithAnchor(name, self.anchor_items(value) if items else value)
         return self.anchor_items(value) if items else value
 
     def anchor_items(self, value: object) -> object:
@@ -212,7 +214,7 @@ def _dump_for_sharing(value: object) -> str:
     return text if len(text) >= _SHARED else ""
 
 
-def read_name_in_file(source: Source) -> str:
+def read_cassette_name_in_file(source: Source) -> str:
     """Return the cassette's name in the head of a file; empty if it has none. Raises CassetteCorrupt."""
     found = re.search(r"^cassette: *(.*)$", source.head, re.MULTILINE)
     if found is None or yaml_text.PLAIN.fullmatch(found[1]):
@@ -226,14 +228,14 @@ def may_get_more_recordings(source: Source) -> bool:
     return bool(_OPEN.search(source.text))
 
 
-def read_fork(source: Source) -> Fork | None:
+def read_fork_in_cassette_file(source: Source) -> Fork | None:
     """Return a file's fork; None if its cassette is no child. Raises CassetteCorrupt."""
     if not _FORK.search(source.text):
         return None
     try:
         tree = yaml_text.load_yaml(source.text, source.name)
         has_fork = isinstance(tree, dict) and "fork" in tree
-        return parse_fork_from_file(read_name_in_file(source), tree["fork"]) if has_fork else None
+        return parse_fork_from_file(read_cassette_name_in_file(source), tree["fork"]) if has_fork else None
     except ValueError as error:
         raise CassetteCorrupt(f"{source.name}: {error}.") from error
 
@@ -388,10 +390,10 @@ def merge_git_conflict_sides(source: Source) -> str:
     """
     ours, theirs = split_conflict_sides(source)
     kept = read(ours.source)
-    known, others = dict(index_exchanges_by_request(kept)), read(theirs.source)
+    known, others = dict(number_exchanges_of_same_request(kept)), read(theirs.source)
     notes = {name: [note for each in (*kept, *others) for note in each.extra.get(name, ())] for name in NOTES}
     head = {name: [one for n, one in enumerate(said) if one not in said[:n]] for name, said in notes.items() if said}
-    for place, each in index_exchanges_by_request(others):
+    for place, each in number_exchanges_of_same_request(others):
         mine = known.get(place)
         if mine is None:
             kept.append(each)
@@ -408,11 +410,13 @@ def merge_git_conflict_sides(source: Source) -> str:
         extra = {name: value for name, value in each.extra.items() if name not in NOTES}
         kept[n] = replace(each, extra=extra if n else extra | head)
     sides = (ours.source, theirs.source)
-    fork = read_fork(ours.source) or read_fork(theirs.source)
-    return dumps(kept, read_name_in_file(ours.source), fork, unfinished=any(map(may_get_more_recordings, sides)))
+    fork = read_fork_in_cassette_file(ours.source) or read_fork_in_cassette_file(theirs.source)
+    return dumps(
+        kept, read_cassette_name_in_file(ours.source), fork, unfinished=any(map(may_get_more_recordings, sides))
+    )
 
 
-def index_exchanges_by_request(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
+def number_exchanges_of_same_request(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
     times = Counter[object]()
     for each in recorded:
         asked = each.method, each.uri, each.body, each.extra.get("party", AGENT), each.extra.get("sample", 1)

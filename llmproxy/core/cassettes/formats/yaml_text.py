@@ -32,13 +32,13 @@ _ESCAPED = late("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\u
 
 
 @dataclass(frozen=True, slots=True)
-class YamlAnchoredValue:
+class YamlValueWithAnchor:
     name: str
     value: object
 
 
 @dataclass(frozen=True, slots=True)
-class YamlAliasReference:
+class YamlAliasToWrite:
     name: str
 
 
@@ -81,10 +81,10 @@ def _append_block_collection(out: list[str], value: object, indent: str) -> None
 
 def _append_entry(out: list[str], head: str, value: object, indent: str) -> None:
     """Write the value after ``name:`` or ``-``; inside an interaction on the same line if it is short."""
-    if isinstance(value, YamlAnchoredValue):
+    if isinstance(value, YamlValueWithAnchor):
         head, value = f"{head} &{value.name}", value.value
     value, room = _get_value_and_room(value, _WIDTH - len(head))
-    if isinstance(value, YamlAliasReference):
+    if isinstance(value, YamlAliasToWrite):
         out.append(f"{head} *{value.name}")
     elif indent and isinstance(value, dict | list) and value and (short := _write_flow(value, room)):
         out.append(f"{head} {short}")
@@ -113,7 +113,7 @@ def _write_flow(value: object, room: int) -> str:
         text = ", ".join(parts) if all(parts) else ""
         return "" if not text or len(text) > room - 2 else f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"
     has_lines = isinstance(value, str) and "\n" in value
-    if has_lines or isinstance(value, YamlAnchoredValue | YamlAliasReference | FlowStyleValue):
+    if has_lines or isinstance(value, YamlValueWithAnchor | YamlAliasToWrite | FlowStyleValue):
         return ""
     return _write_word(value) if isinstance(value, str) else write_scalar(value)
 
@@ -176,11 +176,11 @@ def _parse_plain(text: str) -> object:
 
 def load_yaml(text: str, name: str) -> Any:
     """Return the tree of a file's text; `name` is for errors. Raises CassetteCorrupt with file, line and column."""
-    from llmproxy.yaml_reader import SuiteProblems, YamlLimits, parse_single_yaml_document
+    from llmproxy.yaml_reader import SuiteProblemsError, YamlLimits, parse_single_yaml_document
 
     try:
         return parse_single_yaml_document(text, name, limits=YamlLimits(*_SIZES, _parse_plain))
-    except SuiteProblems as error:
+    except SuiteProblemsError as error:
         raise CassetteCorrupt(f"{error.problems[0]}.") from error
     except ValueError as error:
         raise CassetteCorrupt(f"{name}: {error}") from error

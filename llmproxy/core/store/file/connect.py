@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy import sqlite_file
-from llmproxy.advice import describe_llmproxy_upgrade as upgrade_advice, format_store_option
+from llmproxy.advice import describe_how_to_upgrade_llmproxy as upgrade_advice, format_store_option
 from llmproxy.core.store.file import migrations
 from llmproxy.errors import (
     CassetteBusy,
@@ -53,17 +53,17 @@ WORDS = sqlite_file.DatabaseErrorTexts(
 )
 
 
-def translate_store_error(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyError:
+def translate_sqlite_store_error(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyError:
     return sqlite_file.translate_sqlite_error(error, path, WORDS, writing=writing)
 
 
 def determine_database_file_state(path: Path) -> DatabaseFileState:
     """Return the state of `path`: absent, or a possible store. Raises CassetteCorrupt: not SQLite's; MachineError."""
     try:
-        state = sqlite_file.classify_database_file(path)
+        state = sqlite_file.detect_sqlite_file_state(path)
     except sqlite3.Error as error:
         if get_sqlite_primary_code(error) in DAMAGED:
-            raise translate_store_error(error, path, writing=False) from error
+            raise translate_sqlite_store_error(error, path, writing=False) from error
         why = "permission denied" if not os.access(path, os.R_OK) else error
         raise MachineError(f"The store {path} cannot be read: {why}.") from error
     if state is DatabaseFileState.FOLDER:
@@ -79,7 +79,7 @@ def determine_database_file_state(path: Path) -> DatabaseFileState:
     return state
 
 
-def open_cassette_database(path: Path, query: str) -> OverwriteAwareConnection:
+def connect_to_sqlite_store_file(path: Path, query: str) -> OverwriteAwareConnection:
     """Open `path` with SQLite URI parameters `query`; statements autocommit unless a transaction is open."""
     return sqlite_file.open_sqlite_connection(path, query, timeout=BUSY_SECONDS)
 
@@ -153,7 +153,7 @@ def _open_in_place(path: Path, state: DatabaseFileState) -> StoreReadConnection 
         return None  # SQLite would have to create -shm, and without reading -wal we would lose recordings
     else:
         query = "mode=ro&immutable=1"
-    conn = open_cassette_database(path, query)
+    conn = connect_to_sqlite_store_file(path, query)
     try:
         conn.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error as error:
@@ -191,17 +191,17 @@ def _copy_and_open(path: Path) -> StoreReadConnection:
         for suffix in _COPIED:
             if _file_size_or_minus_one(sidecar_path(path, suffix)) > 0:
                 sqlite_file.copy_raw_database_file(sidecar_path(path, suffix), sidecar_path(copied, suffix))
-        conn = undo.enter_context(closing(open_cassette_database(copied, "mode=rwc")))
+        conn = undo.enter_context(closing(connect_to_sqlite_store_file(copied, "mode=rwc")))
         check_schema(conn, path)
         migrations.upgrade_schema(conn)
         undo.pop_all()
     return StoreReadConnection(conn, folder)
 
 
-def open_reader_beside_writer(path: Path) -> StoreReadConnection:
+def open_reader_beside_own_writer(path: Path) -> StoreReadConnection:
     """Open the store for reading next to our own writer, which created it and keeps its files consistent."""
     with sqlite_file.translate_errors(path, WORDS, writing=False):
-        return StoreReadConnection(open_cassette_database(path, "mode=ro"))
+        return StoreReadConnection(connect_to_sqlite_store_file(path, "mode=ro"))
 
 
 def build_missing_store_file_hint(path: Path) -> str:
@@ -212,7 +212,7 @@ def build_missing_store_file_hint(path: Path) -> str:
     return f"Record one first: llmproxy start --mode record{format_store_option(path)}"
 
 
-def open_store_reader(path: Path) -> StoreReadConnection:
+def open_sqlite_store_reader(path: Path) -> StoreReadConnection:
     """Open the store read-only, schema checked, changing nothing. Raises any CassetteError."""
     for _ in range(_TRIES):
         if (reader := _try_reader(path)) is not None:
@@ -243,7 +243,7 @@ def open_store_writer(path: Path) -> OverwriteAwareConnection:
     state = determine_database_file_state(path)
     check_writable(path)
     with sqlite_file.translate_errors(path, WORDS, writing=True), ExitStack() as undo:
-        conn = undo.enter_context(closing(open_cassette_database(path, "mode=rwc")))
+        conn = undo.enter_context(closing(connect_to_sqlite_store_file(path, "mode=rwc")))
         if state in (DatabaseFileState.ABSENT, DatabaseFileState.EMPTY):
             conn.execute(f"PRAGMA page_size={PAGE_SIZE}")
         if not check_schema(conn, path):

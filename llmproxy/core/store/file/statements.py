@@ -12,11 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from llmproxy.advice import format_command, quote_word
-from llmproxy.core.store.bodies import DeltaBase, compress_body, read_body
+from llmproxy.advice import format_llmproxy_command, quote_word
+from llmproxy.core.store.bodies import DeltaBaseBody, compress_body_for_storage, load_stored_body
 from llmproxy.core.store.row_conversion import Sql
 from llmproxy.errors import CassetteBusy, LeaseLost, SettingsError
-from llmproxy.protocol import format_sample_name
+from llmproxy.protocol import format_cassette_sample_name
 
 LEASE_SECONDS = 15.0
 
@@ -40,7 +40,7 @@ def is_process_alive(pid: int) -> bool:
 
 
 @lru_cache(1)
-def name_machine() -> str:
+def identify_this_machine() -> str:
     """Return this machine's name and, on Linux, a mark of its set of process ids: containers may share a name."""
     with suppress(OSError):
         mark = Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/pid").readlink())
@@ -48,11 +48,11 @@ def name_machine() -> str:
     return platform.node()
 
 
-def identify_process() -> tuple[int, str]:
-    return os.getpid(), name_machine()
+def get_own_pid_and_machine() -> tuple[int, str]:
+    return os.getpid(), identify_this_machine()
 
 
-def ensure_cassette_row(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> None:
+def ensure_cassette_row_exists(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> None:
     conn.execute(_ENSURE, (name, sample, now))
 
 
@@ -63,7 +63,7 @@ def replace_volatile_field_rows(conn: sqlite3.Connection, name: str | bytes, tex
 
 def is_lease_live(pid: int, host: str, age: float | None) -> bool:
     """Return whether a lease counts: it was renewed `age` seconds ago, and its process is not known to be dead."""
-    return age is not None and age < LEASE_SECONDS and (host != name_machine() or is_process_alive(pid))
+    return age is not None and age < LEASE_SECONDS and (host != identify_this_machine() or is_process_alive(pid))
 
 
 def refuse_if_leased_by_other(
@@ -71,11 +71,11 @@ def refuse_if_leased_by_other(
 ) -> None:
     """Raise CassetteBusy if another process (`row`: holder, process, host) renewed its lease `age` seconds ago."""
     other, pid, host = row
-    ours = (other, pid, host) == (holder, *identify_process())
+    ours = (other, pid, host) == (holder, *get_own_pid_and_machine())
     if other is not None and not ours and is_lease_live(pid, host, age):
         shown = name if isinstance(name, str) else repr(name)
         raise CassetteBusy(
-            f"Cassette {format_sample_name(shown, sample)!r} is being recorded by {other} (process {pid} on "
+            f"Cassette {format_cassette_sample_name(shown, sample)!r} is being recorded by {other} (process {pid} on "
             f"{host}, last seen {max(age or 0, 0):.0f} s ago).",
             hint="End that session first, or record under another --cassette.",
         )
@@ -90,19 +90,19 @@ def take_lease(
     conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, now: float, *, anew: bool = True
 ) -> None:
     """Take the lease, mark the cassette as open; `anew`: it is recorded anew. Raises CassetteBusy naming the holder."""
-    ensure_cassette_row(conn, name, sample, now)
+    ensure_cassette_row_exists(conn, name, sample, now)
     row = conn.execute(
         "SELECT holder, pid, host, heartbeat FROM cassettes WHERE name = ? AND sample = ?", (name, sample)
     ).fetchone()
     refuse_if_leased_by_other(holder, row[:3], None if row[3] is None else now - row[3], name, sample)
-    conn.execute(_TAKE + (_ANEW if anew else "") + _WHERE, (holder, *identify_process(), now, name, sample))
+    conn.execute(_TAKE + (_ANEW if anew else "") + _WHERE, (holder, *get_own_pid_and_machine(), now, name, sample))
 
 
 def release_lease(conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, *, clean: bool) -> None:
     conn.execute(
         "UPDATE cassettes SET holder = NULL, pid = NULL, host = NULL, heartbeat = NULL"
         " WHERE name = ? AND sample = ? AND holder = ? AND pid = ? AND host = ?",
-        (name, sample, holder, *identify_process()),
+        (name, sample, holder, *get_own_pid_and_machine()),
     )
     if clean:
         # While another session records it anew, only the end of that one makes it complete.
@@ -127,7 +127,7 @@ def delete_interactions(conn: sqlite3.Connection, ids: Collection[int]) -> tuple
         "UPDATE interactions SET superseded_by = NULL WHERE superseded_at IS NOT NULL AND superseded_by IN going"
     )
     deleted = conn.execute("DELETE FROM interactions WHERE id IN going").rowcount
-    bodies = collect_bodies(conn)
+    bodies = delete_unused_bodies(conn)
     conn.execute("DELETE FROM cassettes WHERE holder IS NULL AND NOT EXISTS (SELECT 1 FROM interactions"
                  " WHERE cassette = cassettes.name AND interactions.sample = cassettes.sample)")  # fmt: skip
     conn.execute("DELETE FROM forks WHERE NOT EXISTS (SELECT 1 FROM cassettes"
@@ -146,21 +146,21 @@ def check_new_cassette_name(path: Path, old: str, new: str, found: Iterable[Sequ
         if is_taken:
             raise SettingsError(
                 f"there is a cassette {new} already.",
-                hint=f"Another name, or: {format_command(f'rm {quote_word(new)}', path)}",
+                hint=f"Another name, or: {format_llmproxy_command(f'rm {quote_word(new)}', path)}",
             )
         refuse_if_leased_by_other("", row, age, old, sample)
 
 
-def collect_bodies(conn: sqlite3.Connection) -> int:
+def delete_unused_bodies(conn: sqlite3.Connection) -> int:
     """Delete unused bodies, newest first; a delta on one is encoded anew on that one's base."""
     dead = [row[0] for row in conn.execute(_DEAD)]
     for id_ in dead:
         base_id, depth = conn.execute("SELECT base_id, depth FROM bodies WHERE id = ?", (id_,)).fetchone()
         children = [row[0] for row in conn.execute("SELECT id FROM bodies WHERE base_id = ?", (id_,))]
         if children:
-            bases = () if base_id is None else (DeltaBase(base_id, depth - 1, read_body(conn, base_id)),)
+            bases = () if base_id is None else (DeltaBaseBody(base_id, depth - 1, load_stored_body(conn, base_id)),)
             for child in children:
-                new = compress_body(read_body(conn, child), bases)
+                new = compress_body_for_storage(load_stored_body(conn, child), bases)
                 conn.execute(_UPDATE, (new.encoding, new.base_id, new.prefix, new.suffix, new.depth, new.data, child))
         conn.execute("DELETE FROM bodies WHERE id = ?", (id_,))
     return len(dead)

@@ -18,7 +18,7 @@ from llmproxy.core.store import row_conversion
 from llmproxy.core.store.bodies import BodyToStore, DeltaBodyWriter
 from llmproxy.core.store.file import connect, statements
 from llmproxy.core.store.file.connect import StoreReadConnection
-from llmproxy.core.store.reader import SLOTS, CassetteFileSyncState, KeyedRecording, Place, RequestKeyChange
+from llmproxy.core.store.reader import SLOTS, CassetteFileSyncState, Place, RecordingHead, RequestKeyChange
 from llmproxy.core.store.row_conversion import Sql, to_sql
 from llmproxy.core.store.store import (
     UNFINISHED,
@@ -77,7 +77,7 @@ class SqliteCassetteStore(Store):
     def _follow_own_writer(self) -> None:
         if self._moved:
             self._moved = False
-            self._switch_reader(connect.open_reader_beside_writer(self.path))
+            self._switch_reader(connect.open_reader_beside_own_writer(self.path))
             self._rederive_all_keys()
 
     @classmethod
@@ -90,18 +90,18 @@ class SqliteCassetteStore(Store):
         """
         path = Path(path)
         if not writable:
-            return cls(path, connect.open_store_reader(path), writable=False, now=now)
+            return cls(path, connect.open_sqlite_store_reader(path), writable=False, now=now)
         state = connect.determine_database_file_state(path)
         connect.check_writable(path)
         if state is DatabaseFileState.ROLLBACK:
             # The writer is opened at the first write: a run with hits only does not change the file.
-            reader = connect.open_store_reader(path)
+            reader = connect.open_sqlite_store_reader(path)
             if reader.copy is None:
                 return cls(path, reader, writable=True, now=now)
             reader.close()
         writer = connect.open_store_writer(path)  # new, of an older schema, or left behind in write-ahead mode
         try:
-            store = cls(path, connect.open_reader_beside_writer(path), writable=True, now=now)
+            store = cls(path, connect.open_reader_beside_own_writer(path), writable=True, now=now)
         except BaseException:
             connect.checkpoint_and_close(writer)
             raise
@@ -123,7 +123,7 @@ class SqliteCassetteStore(Store):
     def _holds_last_stored(self) -> bool:
         """Return whether the file still has our last recording: ids only grow, even if others delete."""
         try:
-            with closing(connect.open_cassette_database(self.path, "mode=ro")) as conn:
+            with closing(connect.connect_to_sqlite_store_file(self.path, "mode=ro")) as conn:
                 found = conn.execute("SELECT seq FROM sqlite_sequence WHERE name = 'interactions'").fetchone()
         except sqlite3.Error:
             return False
@@ -138,7 +138,7 @@ class SqliteCassetteStore(Store):
 
     def add_interactions(self, many: Sequence[InteractionToStore], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; blocks up to 5 s for other writers."""
-        made = [(each, row_conversion.to_row(each.interaction, each.described)) for each in many]
+        made = [(each, row_conversion.convert_interaction_to_row(each.interaction, each.described)) for each in many]
         self.write_current_keys([(each.interaction.cassette, each.interaction.sample) for each in many])
         stored = self._add_all(made, instead_of)
         if self._writer is not None and not self._writer.is_current():
@@ -178,13 +178,13 @@ class SqliteCassetteStore(Store):
         slot = (name, sample, to_sql(one.party), one.key)
         counted = conn.execute(_COUNT, (name, sample)).fetchall()
         if not counted:
-            statements.ensure_cassette_row(conn, name, sample, now)
+            statements.ensure_cassette_row_exists(conn, name, sample, now)
             counted = conn.execute(_COUNT, (name, sample)).fetchall()
         elif self._held.get((name, sample), lease := counted[0][1:]) != lease:
             raise statements.build_lease_lost_error(lease[0], one.cassette)
         request, (response, _) = (self._bodies.store_body(conn, each) for each in bodies)
         found = conn.execute(SLOTS, slot).fetchall()
-        live = [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how, _ in found]
+        live = [RecordingHead(id_, nth, status, Ending(how)) for id_, nth, status, how, _ in found]
         gone, nth = find_superseded_and_occurrence(given, live, before)
         if gone:
             conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in gone])
@@ -199,12 +199,12 @@ class SqliteCassetteStore(Store):
         if exclusive:
             with self._lock_writing_connection() as conn, write_transaction(conn):
                 statements.take_lease(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
-            self._held[to_sql(cassette), sample] = holder, *statements.identify_process()
+            self._held[to_sql(cassette), sample] = holder, *statements.get_own_pid_and_machine()
 
     def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
         sql = "UPDATE cassettes SET heartbeat = ? WHERE name = ? AND sample = ? AND holder = ? AND pid = ? AND host = ?"
         with self._lock_writing_connection() as conn, write_transaction(conn):
-            ours = (to_sql(cassette), sample, holder, *statements.identify_process())
+            ours = (to_sql(cassette), sample, holder, *statements.get_own_pid_and_machine())
             return conn.execute(sql, (self._now(), *ours)).rowcount > 0
 
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
@@ -296,7 +296,7 @@ class SqliteCassetteStore(Store):
                 yield self._writer
             except sqlite3.Error as error:
                 self._bodies.forget_bases()
-                raise connect.translate_store_error(error, self.path, writing=True) from error
+                raise connect.translate_sqlite_store_error(error, self.path, writing=True) from error
 
 
 def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], whole: bool = True) -> Store:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.advice import install_command
+from llmproxy.advice import build_install_command
 from llmproxy.core.store.row_conversion import Sql, to_sql
 from llmproxy.errors import CassetteBusy, CassetteError, LLMProxyError, MachineError, RecordingError, StoreReadOnly
 from llmproxy.server_store_copies import ServerStoreAddress
@@ -51,7 +51,7 @@ class TransactionConflict(LLMProxyError):
     """Two transactions conflicted; a retry can succeed."""
 
 
-class PostgresStoreConnection:
+class ReopeningPostgresConnection:
     """A connection that one thread at a time may use."""
 
     def __init__(self, server: ServerStoreAddress) -> None:
@@ -122,7 +122,7 @@ def connect_to_postgres(server: ServerStoreAddress) -> Conn:
     except ImportError as error:
         raise MachineError(
             f"The store {server.shown} is PostgreSQL's, and its driver is not installed ({error}).",
-            hint=install_command("postgres"),
+            hint=build_install_command("postgres"),
         ) from error
 
     class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
@@ -145,7 +145,7 @@ def connect_to_postgres(server: ServerStoreAddress) -> Conn:
     return conn
 
 
-def iterate_attempts(*, once: bool = False) -> Iterator[AbstractContextManager[None]]:
+def iterate_transaction_attempts(*, once: bool = False) -> Iterator[AbstractContextManager[None]]:
     """Yield a context for each attempt, after pauses; all but the last's take ServerLost and TransactionConflict."""
     for pause in () if once else PAUSES:
         yield suppress(ServerLost, TransactionConflict)
@@ -209,12 +209,12 @@ def to_pg_value(value: Sql) -> Sql:
     return value
 
 
-def from_pg(value: Sql) -> Sql:
+def decode_pg_value(value: Sql) -> Sql:
     if not isinstance(value, str) or not value.startswith(_MARK):
         return value
     content = bytes.fromhex(value[2:])
     return content if value[1] == "b" else content.decode()
 
 
-def to_pg_text(text: str) -> str:
+def encode_pg_text(text: str) -> str:
     return str(to_pg_value(to_sql(text)))

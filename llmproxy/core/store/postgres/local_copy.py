@@ -14,8 +14,8 @@ from itertools import batched
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.core.store import row_conversion
-from llmproxy.core.store.file.statements import collect_bodies, replace_volatile_field_rows
-from llmproxy.core.store.postgres.connection import from_pg, to_pg_text, to_pg_value
+from llmproxy.core.store.file.statements import delete_unused_bodies, replace_volatile_field_rows
+from llmproxy.core.store.postgres.connection import decode_pg_value, encode_pg_text, to_pg_value
 from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import write_transaction
@@ -98,9 +98,9 @@ def prepare_local_copy_tables(local: sqlite3.Connection, store: str) -> None:
 
 def find_stale_local_copies(local: sqlite3.Connection, conn: Conn, name: str | None) -> list[CopyPlace]:
     """Return the samples of a cassette, or of all, that changed on the server; those that are gone there come last."""
-    only, values = ("", (False,)) if name is None else (" WHERE name = %s", (True, to_pg_text(name)))
+    only, values = ("", (False,)) if name is None else (" WHERE name = %s", (True, encode_pg_text(name)))
     there = {
-        (from_pg(cassette), sample): (version, epoch)
+        (decode_pg_value(cassette), sample): (version, epoch)
         for cassette, sample, version, epoch in conn.execute((_VERSIONS + only).encode(), values)
     }
     copied = local.execute("SELECT cassette, sample, version, epoch FROM server_copies")
@@ -119,7 +119,7 @@ def update_local_copy_from_server(
     went = [place for place in places if _sync_copy_with_server(local, conn, place, known)]
     if went:
         with write_transaction(local):
-            collect_bodies(local)
+            delete_unused_bodies(local)
     return bool(went)
 
 
@@ -159,8 +159,8 @@ def _copy_server_changes(
         _write_rows(local, conn, place, [row[_HEAD:] for row in found if row[_HEAD] is not None], known)
         if len(found) < AT_ONCE:
             version, _, fields, *columns = found[0][:_HEAD]
-            local.execute(_CASSETTE, (*place, *map(from_pg, columns)))
-            replace_volatile_field_rows(local, place[0], map(from_pg, fields))
+            local.execute(_CASSETTE, (*place, *map(decode_pg_value, columns)))
+            replace_volatile_field_rows(local, place[0], map(decode_pg_value, fields))
             local.execute("INSERT OR REPLACE INTO server_copies VALUES (?, ?, ?, ?)", (*place, version, epoch))
             return copied not in (None, epoch)
         found = _read_changes(conn, place, found[-1][_HEAD], epoch, found[-1][_HEAD + 1])
@@ -194,9 +194,9 @@ def _write_rows(
         local.executemany("UPDATE server_copies SET epoch = -1 WHERE cassette = ? AND sample = ?", renamed)
         bodies_here = bodies[request], bodies[response]
         local.execute(
-            _INTERACTION, (id_, gone_at, successor, position, occurrence, *bodies_here, *map(from_pg, columns))
+            _INTERACTION, (id_, gone_at, successor, position, occurrence, *bodies_here, *map(decode_pg_value, columns))
         )
-        row_conversion.insert_id_and_variable_rows(local, id_, *place, json.loads(made_ids), from_pg(said))
+        row_conversion.insert_id_and_variable_rows(local, id_, *place, json.loads(made_ids), decode_pg_value(said))
 
 
 def _copy_bodies(

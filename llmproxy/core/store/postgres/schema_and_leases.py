@@ -11,10 +11,10 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from llmproxy.advice import describe_llmproxy_upgrade as upgrade_advice
+from llmproxy.advice import describe_how_to_upgrade_llmproxy as upgrade_advice
 from llmproxy.core.store import row_conversion
-from llmproxy.core.store.bodies import DeltaBase, compress_body
-from llmproxy.core.store.file.statements import identify_process, refuse_if_leased_by_other
+from llmproxy.core.store.bodies import DeltaBaseBody, compress_body_for_storage
+from llmproxy.core.store.file.statements import get_own_pid_and_machine, refuse_if_leased_by_other
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, StoreReadOnly
 from llmproxy.server_store_copies import ServerStoreAddress
 
@@ -169,23 +169,23 @@ _ANEW = """, latest_from = (SELECT coalesce(max(id), 0) + 1 FROM llmproxy.intera
 _OURS = " WHERE name = %s AND sample = %s AND holder = %s AND pid = %s AND host = %s"
 
 
-def ensure_pg_cassette_row(conn: Conn, place: Place, now: float) -> None:
+def ensure_pg_cassette_row_exists(conn: Conn, place: Place, now: float) -> None:
     conn.execute(_ENSURE.encode(), (*place, now))
 
 
 def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool) -> None:
     """Take the lease; `anew`: the cassette is recorded anew. Raises CassetteBusy naming the holder."""
     with conn.transaction():
-        ensure_pg_cassette_row(conn, place, now)
+        ensure_pg_cassette_row_exists(conn, place, now)
         *row, age = conn.execute(_LOCK, place).fetchall()[0]
         refuse_if_leased_by_other(holder, row, age, *place)
         sql = _TAKE + (_ANEW if anew else "") + " WHERE name = %s AND sample = %s"
-        conn.execute(sql.encode(), (holder, *identify_process(), *place))
+        conn.execute(sql.encode(), (holder, *get_own_pid_and_machine(), *place))
 
 
 def renew_lease(conn: Conn, place: Place, holder: str) -> bool:
     sql = f"UPDATE llmproxy.cassettes SET heartbeat = clock_timestamp(){_OURS}"
-    return conn.execute(sql.encode(), (*place, holder, *identify_process())).rowcount > 0
+    return conn.execute(sql.encode(), (*place, holder, *get_own_pid_and_machine())).rowcount > 0
 
 
 def release_lease(conn: Conn, place: Place, holder: str, *, clean: bool) -> None:
@@ -193,7 +193,7 @@ def release_lease(conn: Conn, place: Place, holder: str, *, clean: bool) -> None
         f"UPDATE llmproxy.cassettes SET holder = NULL, pid = NULL, host = NULL, heartbeat = NULL, version = version "
         f"+ 1{_OURS}"
     )
-    conn.execute(sql.encode(), (*place, holder, *identify_process()))
+    conn.execute(sql.encode(), (*place, holder, *get_own_pid_and_machine()))
     if clean:
         conn.execute(
             "UPDATE llmproxy.cassettes SET closed_cleanly = 1, version = version + 1"
@@ -219,7 +219,7 @@ SELECT sha256, base FROM llmproxy.bodies AS b WHERE NOT EXISTS (SELECT 1 FROM ll
 
 def delete_interactions(conn: Conn, ids: Sequence[int]) -> int:
     with conn.transaction():
-        places = invalidate_local_copies(conn, ids)
+        places = mark_cassette_copies_outdated(conn, ids)
         names = [name for name, _ in places]
         conn.execute(
             "UPDATE llmproxy.interactions SET superseded_by = NULL WHERE cassette = ANY(%s) AND superseded_by = "
@@ -232,7 +232,7 @@ def delete_interactions(conn: Conn, ids: Sequence[int]) -> int:
     return deleted
 
 
-def collect_bodies(conn: Conn) -> int:
+def delete_unused_bodies(conn: Conn) -> int:
     """Delete unused bodies, and return their number; a delta on one is encoded anew on that one's base.
 
     If others write meanwhile, it tries again; the next deletion finds what was left.
@@ -253,7 +253,7 @@ def collect_bodies(conn: Conn) -> int:
     return 0
 
 
-def invalidate_local_copies(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
+def mark_cassette_copies_outdated(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
     """Lock the cassettes of these interactions, in recorders' order, and make their copies restart."""
     places: list[tuple[str, int]] = []
     # Again: one may have been renamed while we waited for its lock.
@@ -272,11 +272,11 @@ def _rebase_bodies(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
     for sha, base in children:
         while base is not None and base in dead:
             base = dead[base]  # noqa: PLW2901 - down the chain
-        below: tuple[DeltaBase, ...] = ()
+        below: tuple[DeltaBaseBody, ...] = ()
         if base is not None:
             depth = conn.execute("SELECT depth FROM llmproxy.bodies WHERE sha256 = %s", (base,)).fetchall()[0][0]
-            below = (DeltaBase(0, int(depth), read_body(conn, base)),)
-        new = compress_body(read_body(conn, sha), below)
+            below = (DeltaBaseBody(0, int(depth), load_stored_body(conn, base)),)
+        new = compress_body_for_storage(load_stored_body(conn, sha), below)
         values = (new.encoding, None if new.base_id is None else base, new.prefix, new.suffix, new.depth, new.data, sha)
         conn.execute(
             "UPDATE llmproxy.bodies SET encoding = %s, base = %s, prefix = %s, suffix = %s, depth = %s, data = %s "
@@ -285,7 +285,7 @@ def _rebase_bodies(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
         )
 
 
-def read_body(conn: Conn, sha: bytes) -> bytes:
+def load_stored_body(conn: Conn, sha: bytes) -> bytes:
     """Return the content of a body with bases. Raises CassetteCorrupt if its sha256 differs."""
     chain: list[tuple[str, int, int, bytes]] = []
     at: bytes | None = sha

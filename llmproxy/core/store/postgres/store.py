@@ -18,13 +18,13 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from llmproxy.core.store import row_conversion
-from llmproxy.core.store.bodies import BodyToStore, DeltaBodyWriter, DeltaEncodedBody, compress_body
+from llmproxy.core.store.bodies import BodyToStore, DeltaBodyWriter, DeltaEncodedBody, compress_body_for_storage
 from llmproxy.core.store.file import connect
-from llmproxy.core.store.file.statements import build_lease_lost_error, check_new_cassette_name, identify_process
+from llmproxy.core.store.file.statements import build_lease_lost_error, check_new_cassette_name, get_own_pid_and_machine
 from llmproxy.core.store.postgres import connection, local_copy, schema_and_leases
-from llmproxy.core.store.postgres.connection import PostgresStoreConnection, ServerLost, to_pg_text, to_pg_value
+from llmproxy.core.store.postgres.connection import ReopeningPostgresConnection, ServerLost, encode_pg_text, to_pg_value
 from llmproxy.core.store.postgres.local_copy import BodyRow
-from llmproxy.core.store.reader import CassetteFileSyncState, KeyedRecording, Place, RequestKeyChange
+from llmproxy.core.store.reader import CassetteFileSyncState, Place, RecordingHead, RequestKeyChange
 from llmproxy.core.store.row_conversion import Sql, to_sql
 from llmproxy.core.store.store import (
     UNFINISHED,
@@ -36,7 +36,7 @@ from llmproxy.core.store.store import (
 )
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import RecordingError, StoreReadOnly
-from llmproxy.server_store_copies import ServerStoreAddress, ensure_copy_folder
+from llmproxy.server_store_copies import ServerStoreAddress, create_folder_of_local_store_copy
 from llmproxy.sqlite_file import OverwriteAwareConnection
 
 if TYPE_CHECKING:
@@ -99,16 +99,18 @@ class _PreparedInteraction(NamedTuple):
 
     @property
     def cassette_and_sample(self) -> tuple[str, int]:
-        return to_pg_text(self.given.interaction.cassette), self.given.interaction.sample
+        return encode_pg_text(self.given.interaction.cassette), self.given.interaction.sample
 
     @property
     def cassette_sample_party_key(self) -> tuple[str, int, str, Key]:
-        return (*self.cassette_and_sample, to_pg_text(self.given.interaction.party), self.given.interaction.key)
+        return (*self.cassette_and_sample, encode_pg_text(self.given.interaction.party), self.given.interaction.key)
 
     def encode_standalone(self) -> dict[bytes, BodyRow]:
         one = self.given.interaction
         contents = zip(self.bodies, (one.request.body, one.response.body), strict=True)
-        return {sha: _build_body_to_store(sha, content, compress_body(content)) for sha, content in contents}
+        return {
+            sha: _build_body_to_store(sha, content, compress_body_for_storage(content)) for sha, content in contents
+        }
 
 
 class _AlreadyStored(Exception):
@@ -117,16 +119,16 @@ class _AlreadyStored(Exception):
 
 class PostgresCassetteStore(Store):
     def __init__(
-        self, server: ServerStoreAddress, link: PostgresStoreConnection, writer: OverwriteAwareConnection, *,
+        self, server: ServerStoreAddress, link: ReopeningPostgresConnection, writer: OverwriteAwareConnection, *,
         writable: bool, now: Callable[[], float],
     ) -> None:  # fmt: skip
-        super().__init__(server.copy, connect.open_reader_beside_writer(server.copy), now=now)
+        super().__init__(server.copy, connect.open_reader_beside_own_writer(server.copy), now=now)
         self.server = server
         self.writable = writable
         self._lock = threading.Lock()
         self._writer: OverwriteAwareConnection | None = writer  # writing connection to the copy
         self._bodies = DeltaBodyWriter()
-        self._reads, self._writes = link, PostgresStoreConnection(server)
+        self._reads, self._writes = link, ReopeningPostgresConnection(server)
         self._read: set[str] = set()  # cassettes read from the server since this store was opened
         self._held: dict[tuple[str, int], list[object]] = {}
         """Holders of our leases, by the server's name of the cassette and sample."""
@@ -145,8 +147,8 @@ class PostgresCassetteStore(Store):
         Raises ServerLost: it cannot be reached, or refuses us; CassetteNotFound: there is no store to read yet;
         CassetteNewer: a newer llmproxy created it; StoreReadOnly: `writable`, but this role may only read.
         """
-        ensure_copy_folder(server.copy)
-        link = PostgresStoreConnection(server)
+        create_folder_of_local_store_copy(server.copy)
+        link = ReopeningPostgresConnection(server)
         with ExitStack() as on_error:
             on_error.callback(link.close)
             with link.borrow_connection(writing=writable) as conn:
@@ -191,13 +193,13 @@ class PostgresCassetteStore(Store):
 
     def wait_for_server(self) -> None:
         """Wait until the server is available, as long as writing does. Raises ServerLost."""
-        for attempt in connection.iterate_attempts():
+        for attempt in connection.iterate_transaction_attempts():
             with attempt, self._reads.borrow_connection(writing=False) as conn:
                 conn.execute("SELECT 1")
                 with self._local_copy_writer():  # a recorder's update of the copy waits for the server as well
                     return
 
-    def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
+    def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[RecordingHead, ...]:
         """Return live recordings of `key`; if others record too, refresh at a miss. Raises ServerLost."""
         found = super().find_keyed(cassette, sample, party, key)
         if found or (cassette, sample) not in self._shared:
@@ -233,7 +235,7 @@ class PostgresCassetteStore(Store):
             yield self._writer
         except sqlite3.Error as error:
             self._bodies.forget_bases()
-            raise connect.translate_store_error(error, self.path, writing=True) from error
+            raise connect.translate_sqlite_store_error(error, self.path, writing=True) from error
         finally:
             self._lock.release()
 
@@ -247,7 +249,7 @@ class PostgresCassetteStore(Store):
         bodies: dict[bytes, BodyRow] = {}
         sent = [self._prepare_interaction(given, bodies) for given in many]
         stored: list[int] = []
-        for number, attempt in enumerate(connection.iterate_attempts()):
+        for number, attempt in enumerate(connection.iterate_transaction_attempts()):
             if number == 1:  # what a body builds on may be gone from the server
                 bodies = {sha: body for each in sent for sha, body in each.encode_standalone().items()}
             with attempt, self._writes.borrow_connection(writing=True) as conn:
@@ -270,7 +272,7 @@ class PostgresCassetteStore(Store):
             for each in made:
                 if each.encoded is not None and each.sha256 not in bodies:
                     bodies[each.sha256] = _to_server_body(local, each, each.encoded)
-        row = tuple(map(to_pg_value, row_conversion.to_row(one, given.described)))
+        row = tuple(map(to_pg_value, row_conversion.convert_interaction_to_row(one, given.described)))
         return _PreparedInteraction(given, uuid.uuid4(), row, (made[0].sha256, made[1].sha256))  # noqa: TID251 - token
 
     def _insert_in_transaction(
@@ -284,7 +286,7 @@ class PostgresCassetteStore(Store):
         many = Counter(each.cassette_and_sample for each in sent)
         with connection.run_pipelined_transaction(conn):
             if instead_of is not None:
-                name = to_pg_text(instead_of)
+                name = encode_pg_text(instead_of)
                 conn.execute(_LOCK_ALL, (name,))
                 conn.execute(_SUPERSEDE_ALL, (self._now(), name))
                 conn.execute(_RESTART_COPIES, (name,))  # of a sample that was begun since too
@@ -323,11 +325,11 @@ class PostgresCassetteStore(Store):
     def _insert_on_server(
         self, conn: Conn, each: _PreparedInteraction, live: Answer, position: int, version: int, before: int | None
     ) -> Answer:
-        slots = [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how in live.fetchall()]
+        slots = [RecordingHead(id_, nth, status, Ending(how)) for id_, nth, status, how in live.fetchall()]
         gone, nth = find_superseded_and_occurrence(each.given, slots, before)
         if gone:
             conn.execute(_SUPERSEDE, (self._now(), version, list(gone)))
-        said = json.dumps(each.given.interaction.made_ids), to_pg_text(each.given.interaction.run_variables)
+        said = json.dumps(each.given.interaction.made_ids), encode_pg_text(each.given.interaction.run_variables)
         answer = conn.execute(_INSERT, (each.token, version, position, nth, *each.bodies, *said, *each.row))
         if gone:
             conn.execute(_NAME_SUCCESSOR, (each.token, list(gone)))
@@ -356,26 +358,26 @@ class PostgresCassetteStore(Store):
 
     def begin_writing(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
         self._require_writable()
-        place = (to_pg_text(cassette), sample)
+        place = (encode_pg_text(cassette), sample)
         if not exclusive:
             self._shared.add((cassette, sample))
             return
         with self._writes.borrow_connection(writing=True) as conn:
             schema_and_leases.take_lease(conn, place, holder, self._now(), anew=anew)
-        self._held[place] = [holder, *identify_process()]
+        self._held[place] = [holder, *get_own_pid_and_machine()]
 
     def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
         with self._writes.borrow_connection(writing=True) as conn:
-            return schema_and_leases.renew_lease(conn, (to_pg_text(cassette), sample), holder)
+            return schema_and_leases.renew_lease(conn, (encode_pg_text(cassette), sample), holder)
 
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
         self._require_writable()
         self._shared.discard((cassette, sample))
-        place = (to_pg_text(cassette), sample)
+        place = (encode_pg_text(cassette), sample)
         if place not in self._held and place not in self._wrote:
             return  # nothing was written, so there is nothing to say
         try:
-            for attempt in connection.iterate_attempts(once=self._away):
+            for attempt in connection.iterate_transaction_attempts(once=self._away):
                 with attempt, self._writes.borrow_connection(writing=True) as conn, conn.transaction():
                     if clean is None:
                         clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
@@ -396,9 +398,9 @@ class PostgresCassetteStore(Store):
             self._update_copy(conn, cassette)
 
     def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
-        name = to_pg_text(cassette)
+        name = encode_pg_text(cassette)
         with self._changing_connection(cassette) as conn, conn.transaction():
-            schema_and_leases.ensure_pg_cassette_row(conn, (name, 1), self._now())
+            schema_and_leases.ensure_pg_cassette_row_exists(conn, (name, 1), self._now())
             conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
             conn.execute("DELETE FROM llmproxy.volatile_fields WHERE cassette = %s", (name,))
             for at, text in enumerate(texts):
@@ -407,10 +409,10 @@ class PostgresCassetteStore(Store):
     def delete_interactions(self, ids: Collection[int]) -> DeletionCounts:
         with self._changing_connection() as conn:
             deleted = schema_and_leases.delete_interactions(conn, list(ids))
-            return DeletionCounts(deleted, schema_and_leases.collect_bodies(conn), None)
+            return DeletionCounts(deleted, schema_and_leases.delete_unused_bodies(conn), None)
 
     def rename_cassette(self, old: str, new: str) -> None:
-        was, is_ = to_pg_text(old), to_pg_text(new)
+        was, is_ = encode_pg_text(old), encode_pg_text(new)
         with self._changing_connection() as conn, conn.transaction():
             found = conn.execute(_LOCK_NAMES, (is_, [was, is_])).fetchall()
             check_new_cassette_name(self.path, old, new, found)
@@ -422,7 +424,7 @@ class PostgresCassetteStore(Store):
             conn.execute("UPDATE llmproxy.volatile_fields SET cassette = %s WHERE cassette = %s", (is_, was))
 
     def promote_staged(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
-        old, new, now = (to_pg_text(staged[0]), staged[1]), (to_pg_text(place[0]), place[1]), self._now()
+        old, new, now = (encode_pg_text(staged[0]), staged[1]), (encode_pg_text(place[0]), place[1]), self._now()
         with self._changing_connection() as conn, conn.transaction():
             schema_and_leases.take_lease(conn, new, holder, now, anew=False)
             conn.execute(_RETIRE, (now, list(gone)))
@@ -438,7 +440,7 @@ class PostgresCassetteStore(Store):
     def rekey_recordings(self, made: Sequence[RequestKeyChange]) -> None:
         """Rekey live recordings. Slots of a whole cassette may be exchanged, so its copies are read from the start."""
         with self._changing_connection() as conn, conn.transaction(), conn.cursor() as cursor:
-            schema_and_leases.invalidate_local_copies(conn, [each.id for each in made])
+            schema_and_leases.mark_cassette_copies_outdated(conn, [each.id for each in made])
             cursor.executemany(
                 "UPDATE llmproxy.interactions SET occurrence = -id WHERE id = %s AND key = %s",
                 [(each.id, each.old) for each in made],
@@ -478,5 +480,5 @@ def _to_server_body(local: sqlite3.Connection, prepared: BodyToStore, made: Delt
         return _build_body_to_store(sha, content, made)
     found = local.execute("SELECT sha256 FROM bodies WHERE id = ?", (made.base_id,)).fetchone()
     if found is None:  # taken out of the copy by another process since we remembered it
-        return _build_body_to_store(sha, content, compress_body(content))
+        return _build_body_to_store(sha, content, compress_body_for_storage(content))
     return _build_body_to_store(sha, content, made, found[0])

@@ -15,7 +15,7 @@ from llmproxy.core.cassettes.formats.vcr import read as read_vcr
 from llmproxy.core.cassettes.formats.yaml_text import write_json_in_style
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.forks.fork_rows import Fork
-from llmproxy.core.forks.overrides import parse_overrides
+from llmproxy.core.forks.overrides import parse_answer_override_options
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
@@ -118,24 +118,24 @@ def test_the_reader_is_told_what_happens(dialogue: list[Interaction]) -> None:
 def test_names() -> None:
     """Any name of a cassette is found in the head alone."""
     for name in ("trip", "a: b", "no", "ü/2 #x", "1", "x\ny"):
-        assert review_yaml.read_name_in_file(source(review_yaml.dumps([], name))) == name
-    assert review_yaml.read_name_in_file(source("llmproxy-cassette: 1\n")) == ""
+        assert review_yaml.read_cassette_name_in_file(source(review_yaml.dumps([], name))) == name
+    assert review_yaml.read_cassette_name_in_file(source("llmproxy-cassette: 1\n")) == ""
 
 
 def test_whose_child_it_is() -> None:
     """Before the interactions, where a reader sees it; nothing is said of a cassette that is nobody's."""
-    overrides = parse_overrides(["t#2=yes", 'u={"a": 1}'], [])
+    overrides = parse_answer_override_options(["t#2=yes", 'u={"a": 1}'], [])
     fork = Fork("x", "trip", 2, "a tool's result was overridden", overrides=overrides)
     text = review_yaml.dumps([one()], "x", fork)
     assert text.index("fork:\n  parent: trip\n  step: 2\n") < text.index("interactions:")
-    assert review_yaml.read_fork(source(text)) == fork
-    assert review_yaml.read_fork(source(review_yaml.dumps([one(b"fork: no")], "x"))) is None
+    assert review_yaml.read_fork_in_cassette_file(source(text)) == fork
+    assert review_yaml.read_fork_in_cassette_file(source(review_yaml.dumps([one(b"fork: no")], "x"))) is None
     head, member = text.split("fork:\n")
     member, rest = member.split("interactions:\n")
     moved = f'{head}interactions:\n{rest.removesuffix("...\n")}{" " * 70_000}\n"fork":\n{member}...\n'
-    assert review_yaml.read_fork(source(moved)) == fork
+    assert review_yaml.read_fork_in_cassette_file(source(moved)) == fork
     with pytest.raises(CassetteCorrupt, match="`fork` says no `parent`"):
-        review_yaml.read_fork(source(text.replace("  parent: trip\n", "")))
+        review_yaml.read_fork_in_cassette_file(source(text.replace("  parent: trip\n", "")))
 
 
 def test_a_question_of_one_line_is_at_most_twenty_lines() -> None:

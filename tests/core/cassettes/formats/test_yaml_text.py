@@ -12,8 +12,8 @@ from llmproxy.core.cassettes.formats.cassetter_reader import write_json_in_recor
 from llmproxy.core.cassettes.formats.yaml_text import (
     MAX_BYTES,
     STYLES,
-    YamlAliasReference,
-    YamlAnchoredValue,
+    YamlAliasToWrite,
+    YamlValueWithAnchor,
     detect_json_style,
     dump_yaml_collection,
     load_yaml,
@@ -84,9 +84,9 @@ def test_it_looks_as_it_should() -> None:
 def test_parts_that_come_again() -> None:
     """A part with a name is an anchor, and an alias where it comes again."""
     text = dump_yaml_collection({
-        "a": [YamlAnchoredValue("p1", {"b": 1}), YamlAliasReference("p1")],
-        "c": YamlAnchoredValue("p2", "text"),
-        "d": YamlAliasReference("p2"),
+        "a": [YamlValueWithAnchor("p1", {"b": 1}), YamlAliasToWrite("p1")],
+        "c": YamlValueWithAnchor("p2", "text"),
+        "d": YamlAliasToWrite("p2"),
     })  # fmt: skip
     assert text == "a:\n  - &p1 {b: 1}\n  - *p1\nc: &p2 text\nd: *p2\n"
     assert load_yaml(text, "x") == {"a": [{"b": 1}, {"b": 1}], "c": "text", "d": "text"}

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.connect import check_schema, open_cassette_database
+from llmproxy.core.store.file.connect import check_schema, connect_to_sqlite_store_file
 from llmproxy.core.store.file.migrations import APPLICATION_ID, NAMES, list_applied_migrations, upgrade_schema
-from llmproxy.core.store.file.statements import is_lease_live, name_machine
+from llmproxy.core.store.file.statements import identify_this_machine, is_lease_live
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy
@@ -32,7 +32,7 @@ def schema(path: Path) -> str:
 
 def test_records_each_migration(tmp_path: Path) -> None:
     """A new store has all of them, in order, and the application's id in its header."""
-    with closing(open_cassette_database(tmp_path / "a.db", "mode=rwc")) as conn:
+    with closing(connect_to_sqlite_store_file(tmp_path / "a.db", "mode=rwc")) as conn:
         assert list_applied_migrations(conn) == ()
         upgrade_schema(conn)
         assert list_applied_migrations(conn) == NAMES
@@ -42,7 +42,7 @@ def test_records_each_migration(tmp_path: Path) -> None:
 
 def test_upgrading_twice_is_upgrading_once(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    with closing(open_cassette_database(path, "mode=rwc")) as conn:
+    with closing(connect_to_sqlite_store_file(path, "mode=rwc")) as conn:
         upgrade_schema(conn)
         once = schema(path)
         upgrade_schema(conn)
@@ -53,9 +53,9 @@ def test_tables_of_other_names_get_todays(tmp_path: Path) -> None:
     """A store whose bindings were made under earlier names is the same as a new one, and keeps what it holds."""
     old, new = tmp_path / "old.db", tmp_path / "new.db"
     for path in (old, new):
-        with closing(open_cassette_database(path, "mode=rwc")) as conn:
+        with closing(connect_to_sqlite_store_file(path, "mode=rwc")) as conn:
             upgrade_schema(conn)
-    with closing(open_cassette_database(old, "mode=rw")) as conn:
+    with closing(connect_to_sqlite_store_file(old, "mode=rw")) as conn:
         for statement in (
             "ALTER TABLE volatile_fields RENAME COLUMN field TO slot", "ALTER TABLE volatile_fields RENAME TO slots",
             "ALTER TABLE declared RENAME COLUMN run_variables TO circumstances",
@@ -107,7 +107,7 @@ def test_a_store_made_between_two_looks_is_not_taken_for_a_strangers(tmp_path: P
             with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other, suppress(sqlite3.Error):
                 upgrade_schema(other)
 
-    with closing(open_cassette_database(path, "mode=rwc")) as conn:
+    with closing(connect_to_sqlite_store_file(path, "mode=rwc")) as conn:
         conn.set_trace_callback(somebody_makes_it)
         assert check_schema(conn, path) is False
     assert any("type = 'table'" in statement for statement in looked)
@@ -115,7 +115,7 @@ def test_a_store_made_between_two_looks_is_not_taken_for_a_strangers(tmp_path: P
 
 def test_a_failed_migration_leaves_nothing(tmp_path: Path) -> None:
     """A name in the way makes the whole step fail: no table of it is left, none is recorded."""
-    with closing(open_cassette_database(tmp_path / "a.db", "mode=rwc")) as conn:
+    with closing(connect_to_sqlite_store_file(tmp_path / "a.db", "mode=rwc")) as conn:
         conn.execute("CREATE TABLE made_ids (x)")
         with pytest.raises(sqlite3.OperationalError, match="made_ids"):
             upgrade_schema(conn)
@@ -125,7 +125,7 @@ def test_a_failed_migration_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_block_that_raises_is_rolled_back(tmp_path: Path) -> None:
     """Nothing of an write_transaction transaction stays when its block raises, and the lock is free again."""
-    with closing(open_cassette_database(tmp_path / "a.db", "mode=rwc")) as conn:
+    with closing(connect_to_sqlite_store_file(tmp_path / "a.db", "mode=rwc")) as conn:
         conn.execute("CREATE TABLE t (x)")
 
         def fail() -> None:
@@ -142,7 +142,7 @@ def test_a_block_that_raises_is_rolled_back(tmp_path: Path) -> None:
 def test_the_documentation_names_every_table_and_column(tmp_path: Path) -> None:
     """docs/store.md shows each table, view and column of the schema."""
     text = (Path(__file__).resolve().parents[4] / "docs" / "store.md").read_text()
-    with closing(open_cassette_database(tmp_path / "a.db", "mode=rwc")) as conn:
+    with closing(connect_to_sqlite_store_file(tmp_path / "a.db", "mode=rwc")) as conn:
         upgrade_schema(conn)
         names = [row[0] for row in conn.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
         for name in names:
@@ -198,8 +198,8 @@ def test_a_process_is_looked_for_on_its_own_machine() -> None:
     """Two containers may have one name, and the process ids of each are its own: there nobody is known to be dead."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert name_machine().partition("/")[0] == platform.node()
-    assert not is_lease_live(ended.pid, name_machine(), 1.0)
+    assert identify_this_machine().partition("/")[0] == platform.node()
+    assert not is_lease_live(ended.pid, identify_this_machine(), 1.0)
     assert is_lease_live(ended.pid, f"{platform.node()}/of-another", 1.0)
     if Path("/proc/self/ns/pid").is_symlink():
         assert is_lease_live(ended.pid, platform.node(), 1.0)

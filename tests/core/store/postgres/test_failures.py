@@ -19,11 +19,11 @@ from hypothesis import given, strategies
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.postgres import connection, local_copy
 from llmproxy.core.store.postgres.connection import (
-    PostgresStoreConnection,
+    ReopeningPostgresConnection,
     ServerLost,
     _build_lost_error,
-    from_pg,
-    to_pg_text,
+    decode_pg_value,
+    encode_pg_text,
 )
 from llmproxy.core.store.postgres.local_copy import AT_ONCE
 from llmproxy.core.store.postgres.store import PostgresCassetteStore
@@ -41,7 +41,7 @@ from llmproxy.errors import (
     RecordingError,
     StoreReadOnly,
 )  # fmt: skip
-from llmproxy.server_store_copies import ServerStoreAddress, register_postgres_store_url
+from llmproxy.server_store_copies import ServerStoreAddress, map_postgres_store_to_copy_path
 from tests.mitm.rig import Rig
 from tests.mitm.wire import chat
 from tests.provider import Provider, Reply, Script, Step
@@ -54,7 +54,7 @@ _machines = count()
 
 def opened(url: str, folder: Path, *, writable: bool = True, whole: bool = True) -> Store:
     """Open a server's store as a machine of its own."""
-    path = register_postgres_store_url(url, {"XDG_CACHE_HOME": str(folder / f"machine {next(_machines)}")})
+    path = map_postgres_store_to_copy_path(url, {"XDG_CACHE_HOME": str(folder / f"machine {next(_machines)}")})
     return open_store(path, writable=writable, now=lambda: NOW, whole=whole)
 
 
@@ -121,7 +121,7 @@ def test_what_is_acknowledged_is_there_once_whatever_breaks(server: Postgres, te
 
 def test_a_connection_that_another_thread_uses_is_at_hand(team_url: str, tmp_path: Path) -> None:
     """Two who waited for the server are both answered: one looks whether it is there while the other asks it."""
-    link, used = PostgresStoreConnection(ServerStoreAddress(team_url, team_url, tmp_path)), threading.Event()
+    link, used = ReopeningPostgresConnection(ServerStoreAddress(team_url, team_url, tmp_path)), threading.Event()
 
     def use() -> None:
         with link.borrow_connection(writing=False) as conn:
@@ -172,7 +172,7 @@ def test_a_new_question_waits_for_the_server(
 ) -> None:
     """In `auto`: while it is away hits are served; who asks something new waits as writes do, then is told so with a 503."""
     with cut_network(server.socket) as network, Provider(Script((Step(Reply("yes"), times=None),))) as p:
-        store = register_postgres_store_url(through(network, team_url), {"XDG_CACHE_HOME": str(tmp_path)})
+        store = map_postgres_store_to_copy_path(through(network, team_url), {"XDG_CACHE_HOME": str(tmp_path)})
         store.parent.mkdir(parents=True)
         with Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
             assert {c.ask(chat(each)).status for each in ("old", *"12345")} == {200}
@@ -258,7 +258,7 @@ def test_a_recording_costs_three_round_trips(server: Postgres, team_url: str, tm
 
 def test_processes_of_one_machine_share_a_copy(team_url: str, tmp_path: Path) -> None:
     """Each finds what it recorded as soon as that is acknowledged, whoever brought the copy up to date meanwhile."""
-    path = register_postgres_store_url(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
+    path = map_postgres_store_to_copy_path(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
     stores = [open_store(path, writable=True, now=lambda: NOW) for _ in range(3)]
 
     def record(number: int, store: Store) -> None:
@@ -279,7 +279,7 @@ def test_processes_of_one_machine_share_a_copy(team_url: str, tmp_path: Path) ->
 
 def test_what_could_not_be_copied_is_asked_for(team_url: str, tmp_path: Path) -> None:
     """The recording is acknowledged; its recorder, alone in the cassette, finds it once the copy can be written again."""
-    path = register_postgres_store_url(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
+    path = map_postgres_store_to_copy_path(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
     with open_store(path, writable=True, now=lambda: NOW) as store, closing(sqlite3.connect(path)) as copy:
         store.begin_writing("held", 1, exclusive=True, holder="we")
         copy.execute("ALTER TABLE server_copies RENAME TO away")
@@ -505,7 +505,7 @@ def test_a_sample_that_is_begun_meanwhile_is_the_same_everywhere(case: str, team
 
 def test_a_copy_of_another_store_is_not_believed(team_url: str, tmp_path: Path) -> None:
     """The database was made anew under the same URL: what was read of the old one is thrown away."""
-    path = register_postgres_store_url(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
+    path = map_postgres_store_to_copy_path(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
     with open_store(path, writable=True, now=lambda: NOW) as store:
         store.add_interaction(interaction(1), supersede=False)
     execute(team_url, "DROP SCHEMA llmproxy CASCADE")
@@ -603,10 +603,10 @@ def test_the_tables_are_made_once(team_url: str, tmp_path: Path) -> None:
 @given(strategies.text(strategies.characters(codec=None) | strategies.sampled_from("\0\x01\udcff")))
 def test_every_text_comes_back(text: str) -> None:
     """And what stands in the column is text without a NUL."""
-    said = to_pg_text(text)
+    said = encode_pg_text(text)
     assert "\0" not in said
     said.encode()
-    back = from_pg(said)
+    back = decode_pg_value(said)
     assert isinstance(back, str | bytes)
     assert decode_sql_text(back) == text
     assert back == to_sql(text)
