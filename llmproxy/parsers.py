@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_bounded_text
+from llmproxy.file_io import read_bounded_text
 from llmproxy.protocol import VCR_MODES, BindingPolicy, Channel, Exhausted, Mode, UnknownToolPolicy, UpdateMode
 
 ANY_PROVIDER = "*"

@@ -19,7 +19,7 @@ import yaml
 from llmproxy.amount_formatting import format_count
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.errors import SuiteError
-from llmproxy.files import read_bounded_bytes
+from llmproxy.file_io import read_bounded_bytes
 
 MAX_BYTES = 1_000_000
 """Maximum bytes of a file: about 4,000 scenarios, which take a second to read."""

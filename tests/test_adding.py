@@ -155,7 +155,7 @@ INTERCEPTOR = '''
 from dataclasses import replace
 
 from llmproxy.core.engine.feature import Feature
-from llmproxy.core.sessions.interceptor import SessionCallInterceptor
+from llmproxy.core.sessions.call_interceptor import SessionCallInterceptor
 
 
 class StampInterceptor(SessionCallInterceptor):

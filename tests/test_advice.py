@@ -34,7 +34,7 @@ from llmproxy.advice import (
     format_store_option,
 )
 from llmproxy.cli import COMMANDS
-from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
+from llmproxy.core.providers.upstreams_and_rate_limits import add_env_upstreams
 from llmproxy.mitm.serve import build_proxy_restart_command
 from llmproxy.settings import Loaded, list_options_of_settings, load
 
@@ -48,7 +48,7 @@ DESCRIBES = frozenset({"help", "description", "epilog", "metavar"})
 """Arguments that describe an option or a command: nothing has happened yet that advice could keep."""
 BY_HAND = {
     "cli/demo.py": "how one begins, in a folder of one's own, and goes on with an agent of one's own",
-    "cli/catalogue.py": "how kinds and presets are written, with KIND in their places",
+    "cli/settings_faults_addon.py": "how kinds and presets are written, with KIND in their places",
     "cli/maintenance.py": "the store stands in {store}; paths of files in its way of writing",
     "client/control.py": "whoever asks a proxy that is not there has named no store",
     "cli/doctor.py": "for any command of the shell that is examined, whose own proxy it is",
@@ -56,7 +56,7 @@ BY_HAND = {
     "client/tools/agent_mcp_servers.py": "the name of the command that starts the agent already, and how it is given tools",
     "client/proxy_process.py": "how a command is written as words",
     "core/faults/parsing.py": "how faults are written; a rule was refused before anything ran",
-    "core/providers/upstreams_and_rates.py": "another way to record altogether, under interception",
+    "core/providers/upstreams_and_rate_limits.py": "another way to record altogether, under interception",
     "core/store/file/connect.py": "sqlite_file puts the path in, quoted, as {typed}",
     "mitm/serve.py": "who has the port is asked by its address",
     "mitm/addon.py": "instead of mitmproxy, with options of its own",

@@ -72,7 +72,7 @@ from llmproxy.translated import translate
 _row = _build_decision_row
 _build_decision_row = lambda run, call: _row(run, call._replace(note=translate(call.note)))
 """,
-    "suite/matchers/match.py": """
+    "suite/matchers/registry.py": """
 from llmproxy.translated import translate
 _matcher = register_matcher
 register_matcher = lambda name, objection=lambda _: "", **more: _matcher(name, objection=lambda it: translate(objection(it)), **more)

@@ -24,7 +24,7 @@ from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given_store, require_store_or_cassette_dir
 from llmproxy.client.proxy_process import read_llmproxy_url
 from llmproxy.core.cassettes.folder_sync import CassetteDir
-from llmproxy.core.changes.accepted_changes import (
+from llmproxy.core.changes.accepted_change_model import (
     AcceptedChange,
     ClientVersionCondition,
     build_accepted_changes,

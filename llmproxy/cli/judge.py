@@ -27,7 +27,7 @@ from llmproxy.scenario.lab.judge_calibration import (
     calibrate_judge as measured,
     predict_calibration_call_count,
 )
-from llmproxy.scenario.prompts import format_transcript
+from llmproxy.scenario.transcripts import format_transcript
 
 _SHOWN = 20
 

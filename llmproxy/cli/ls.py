@@ -13,7 +13,7 @@ import typer
 
 from llmproxy.advice import format_llmproxy_command
 from llmproxy.amount_formatting import format_count, format_local_time, number
-from llmproxy.cli.parts import binding_texts as bindings
+from llmproxy.cli.parts import binding_formatting as bindings
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import (
@@ -80,7 +80,7 @@ def ls_command(
             (each.cassette, each.sample)
             for info in infos
             if not (info.closed_cleanly or info.holder)
-            for each in database.list_summaries(info.name, superseded=False, limit=None)
+            for each in database.list_summaries(info.name, info.sample, limit=None)
             if (each.status or 0) >= _FAILED or each.ending in (Ending.CUT, Ending.UNTERMINATED, Ending.FAILED)
         )
         children = {(each.cassette, each.sample): each for each in list_all_forks_in_store(database)}

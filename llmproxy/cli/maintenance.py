@@ -55,7 +55,7 @@ from llmproxy.errors import (
     SettingsError,
     ensure_program_prefix,
 )
-from llmproxy.files import read_bounded_bytes
+from llmproxy.file_io import read_bounded_bytes
 from llmproxy.server_store_copies import format_store_location
 
 _DAY = 86_400
@@ -75,7 +75,7 @@ class _Verifier:
 
     def verify_store(self, path: Path) -> int:
         """Check a store, print and count the errors. Raises CassetteError."""
-        from llmproxy.cli.parts.binding_texts import (  # late
+        from llmproxy.cli.parts.binding_formatting import (  # late
             find_recordings_merged_by_fields,
             print_pairs_equal_up_to_volatiles,
         )

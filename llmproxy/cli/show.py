@@ -17,7 +17,7 @@ import typer
 
 from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.amount_formatting import dollars, format_count, format_local_time, format_milliseconds, number
-from llmproxy.cli.parts import binding_texts as bindings
+from llmproxy.cli.parts import binding_formatting as bindings
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import (
@@ -31,7 +31,7 @@ from llmproxy.cli.parts.printing import (
 )
 from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given_store, suggest_cassette_option
 from llmproxy.core.bindings import Fit, Mismatch, VolatileField
-from llmproxy.core.bindings.volatile_field_definitions import load_builtin_volatile_fields
+from llmproxy.core.bindings.volatile_result_fields import load_builtin_volatile_fields
 from llmproxy.core.dialects.conversation import compare_requests, parse_answer_as_message, read_request_messages
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_and_fingerprint

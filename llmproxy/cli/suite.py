@@ -34,7 +34,7 @@ from llmproxy.suite.run.run_context import add_yaml_place_to_errors
 from llmproxy.suite.schema.json_schema import SCHEMA_COMMENT, format_suite_schema_json, write_schema_beside
 from llmproxy.suite.selection import SelectionOptions, build_case_cassette_name, select_cases
 from llmproxy.trace.reading.recording_spans import spans_of
-from llmproxy.trace.spans import Span, SpanKind
+from llmproxy.trace.span_models import Span, SpanKind
 
 _PATHS = typer.Argument(None, metavar="SUITE", help="Files, folders, globs. Default: this folder.")
 

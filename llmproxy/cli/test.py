@@ -39,7 +39,7 @@ from llmproxy.cli.parts.suite_shards_and_signals import SelectedShardCases, prin
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, read_llmproxy_url
 from llmproxy.core.sessions.journal import get_decision_journal_path
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
-from llmproxy.files import create_gitignored_folder
+from llmproxy.file_io import create_gitignored_folder
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, UpdateMode
 from llmproxy.report.events import Completed, Handler
 from llmproxy.report.report_kinds import CHOICES, create_report_event_handler, make_last_report_writer

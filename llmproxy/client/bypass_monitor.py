@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from llmproxy.core.providers.upstreams_and_rates import provider_of_host
-from llmproxy.files import DATA
+from llmproxy.core.providers.upstreams_and_rate_limits import provider_of_host
+from llmproxy.file_io import DATA
 
 
 class KnownBypassingClient(NamedTuple):

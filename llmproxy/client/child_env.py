@@ -28,14 +28,14 @@ from urllib.parse import quote, urlsplit
 from llmproxy.client.control import session_url
 from llmproxy.core.providers.provider_table import BEARER_TOKEN, PROVIDERS
 from llmproxy.core.providers.stubs import SIGN_IN_HOSTS, SIGN_IN_URLS
-from llmproxy.core.providers.upstreams_and_rates import (
+from llmproxy.core.providers.upstreams_and_rate_limits import (
     COPILOT_URL,
     copilot_url_differs_from_upstream,
     read_copilot_provider,
     read_env_upstreams,
 )
 from llmproxy.errors import MachineError, SettingsError, remove_program_prefix
-from llmproxy.files import replace_file
+from llmproxy.file_io import replace_file
 from llmproxy.protocol import API_KEYS, BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER_KEY, PROXIES, RUN_VARIABLE
 
 if TYPE_CHECKING:

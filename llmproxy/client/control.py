@@ -185,8 +185,8 @@ class ControlApiClient:
 
     def read_learned_fields(self, session: str) -> tuple[LearnedField, ...]:
         """Return the volatile fields learned so far. Raises ControlError if the session is no trial."""
-        from llmproxy.core.bindings.volatile_field_definitions import parse_volatile_field
         from llmproxy.core.bindings.volatile_learning import LearnedField
+        from llmproxy.core.bindings.volatile_result_fields import parse_volatile_field
 
         rows = self._request("GET", _session_path(session, "lessons"))["lessons"]
         names = ("recorded", "present", "path")

@@ -19,10 +19,11 @@ from llmproxy.advice import SuggestedCommandTemplate
 from llmproxy.calls_and_totals import Call, Totals
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
-from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
+from llmproxy.core.providers.upstreams_and_rate_limits import add_env_upstreams
 from llmproxy.core.traffic.interaction import format_host
 from llmproxy.errors import LLMProxyError, SettingsError, ensure_program_prefix
 from llmproxy.mitm.client_layers import NextLayerChooser
+from llmproxy.mitm.idle_connections_and_resets import LowDescriptorConnectionCloser
 from llmproxy.mitm.interception import HttpConnectHandler
 from llmproxy.mitm.recorder import Recorder, deny_server_connection
 from llmproxy.mitm.serve import (
@@ -32,7 +33,6 @@ from llmproxy.mitm.serve import (
     build_proxy_context_and_journal,
     drain_client_connections,
 )
-from llmproxy.mitm.socket_resets_and_limits import LowDescriptorConnectionCloser
 from llmproxy.report.proxy_console import format_console_call_line, format_totals
 from llmproxy.settings import SettingLayer, SettingSource, list_options_of_settings, load
 

@@ -21,23 +21,23 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from llmproxy.calls_and_totals import Call, RecentProxyCallLog
 from llmproxy.core.control.endpoints import ControlApiContext, SpansOf
-from llmproxy.core.control.stdio_tool_host import StdioClients
+from llmproxy.core.control.mcp_shim_endpoint import StdioClients
 from llmproxy.core.dialects.dialect_table import ERROR_HEADER, build_dialect_error_response, get_miss_status
 from llmproxy.core.dialects.stream_events import classify_response_ending
-from llmproxy.core.engine.concurrent_calls import ALL_PAUSES, LONGEST_PAUSE, LOOK
+from llmproxy.core.engine.concurrent_answer_order import ALL_PAUSES, LONGEST_PAUSE, LOOK
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fast_path import FastPathHit
 from llmproxy.core.mcp_answer_replay import build_mcp_refusal_response
 from llmproxy.core.providers.provider_table import Family
+from llmproxy.core.sessions.call_interceptor import ClientEnds
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import ClientEnds
 from llmproxy.core.sessions.journal import get_decision_journal_path
 from llmproxy.core.traffic import grpc
 from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage, is_grpc
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.core.traffic.response_plan import serialize_response_head
 from llmproxy.errors import LLMProxyError, MissError
-from llmproxy.mitm.socket_resets_and_limits import (
+from llmproxy.mitm.idle_connections_and_resets import (
     IdleTrackingClientConnection,
     LowDescriptorConnectionCloser,
     is_client_process_idle,

@@ -25,7 +25,7 @@ from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.core.mcp_answer_replay import LAST_CHUNK
-from llmproxy.core.providers.upstreams_and_rates import get_port_or_default, provider_of_host
+from llmproxy.core.providers.upstreams_and_rate_limits import get_port_or_default, provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import response_plan
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc, overwrite_existing_header

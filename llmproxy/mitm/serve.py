@@ -41,9 +41,9 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.faults.parsing import load_faults
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.live_or_recorded import MixedLiveReplaySettings
+from llmproxy.core.live_channels import MixedLiveReplaySettings
 from llmproxy.core.providers.provider_table import get_call_channel
-from llmproxy.core.providers.upstreams_and_rates import CallRateLimiter
+from llmproxy.core.providers.upstreams_and_rate_limits import CallRateLimiter
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange
 from llmproxy.core.sessions.journal import CallDecisionJournalWriter, get_decision_journal_path
@@ -53,10 +53,10 @@ from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError,
 from llmproxy.mitm import interception
 from llmproxy.mitm.client_layers import NextLayerChooser
 from llmproxy.mitm.http1.fast_path import FastPathAsyncioProtocol, FastPathProxyserver
+from llmproxy.mitm.idle_connections_and_resets import LowDescriptorConnectionCloser, widen_backlog
 from llmproxy.mitm.interception import HttpConnectHandler, is_loopback
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.socket_resets_and_limits import LowDescriptorConnectionCloser, widen_backlog
 from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import OFFLINE, Channel, Decision, UpdateMode
 from llmproxy.report.proxy_console import ProxyConsole, ProxyStartInfo

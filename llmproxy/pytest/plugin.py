@@ -22,10 +22,10 @@ from llmproxy.client.child_env import build_path_run_variable, in_ci
 from llmproxy.client.proxy_process import read_llmproxy_url
 from llmproxy.errors import LLMProxyError, ensure_program_prefix
 from llmproxy.protocol import OFFLINE, RUN_VARIABLE as RUN_SESSION, UpdateMode
-from llmproxy.pytest import options, run_summary, shared_proxy
+from llmproxy.pytest import options, per_test_sessions, run_summary
+from llmproxy.pytest.per_test_sessions import FAULTS, FIXTURE, ProxySessionOfTest, PytestPluginState, choose_test_mode
 from llmproxy.pytest.run_proxies import RUN_VARIABLE, XdistControllerProxyLauncher, XdistWorkerProxyUrlRequester
 from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunListenerPlugin
-from llmproxy.pytest.shared_proxy import FAULTS, FIXTURE, ProxySessionOfTest, PytestPluginState, choose_test_mode
 from llmproxy.report.events import HOST
 
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ def pytest_runtest_makereport(
     if report.when == "call":
         test_session.passed = report.passed
     if report.failed:
-        others, more = shared_proxy.list_tests_of_same_cassette(item), f" {options.UPDATE}=all"
+        others, more = per_test_sessions.list_tests_of_same_cassette(item), f" {options.UPDATE}=all"
         anew = "" if run.within_run else options.build_rerun_command(item.config, item.nodeid, more, others)
         missed = run_summary.read_reported_misses(test_session) if missed is None else missed
         run_summary.unfold_one_line_misses_in_report(report, missed)

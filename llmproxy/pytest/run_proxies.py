@@ -23,7 +23,7 @@ from llmproxy.client import proxy_process
 from llmproxy.client.control import ControlApiClient, ControlError
 from llmproxy.client.proxy_process import Proxy, ProxyCommand, begin_proxy_start, find_proxy_command, read_llmproxy_url
 from llmproxy.errors import MachineError
-from llmproxy.files import create_gitignored_folder
+from llmproxy.file_io import create_gitignored_folder
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, UPDATE_VARIABLE, Mode, UpdateMode
 from llmproxy.server_store_copies import find_postgres_of_local_copy
 from llmproxy.settings import load

@@ -31,7 +31,7 @@ from llmproxy.settings import load
 if TYPE_CHECKING:
     import pytest
 
-    from llmproxy.pytest.shared_proxy import ProxySessionOfTest, PytestPluginState
+    from llmproxy.pytest.per_test_sessions import ProxySessionOfTest, PytestPluginState
     from llmproxy.scenario.types import ScenarioResult
 
 ATTRIBUTE = "llmproxy"

@@ -18,13 +18,13 @@ import pytest
 from llmproxy.client.session_reports import SessionReport
 from llmproxy.protocol import Mode, ReplayablePolicy
 from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
-from llmproxy.pytest.shared_proxy import make_cassette_name
+from llmproxy.pytest.per_test_sessions import make_cassette_name
 from llmproxy.report.events import HOST, Event, Started, UnbufferedEventHandler
 from llmproxy.report.run_tree import EventsGroupedByRun, to_plain
 
 if TYPE_CHECKING:
+    from llmproxy.pytest.per_test_sessions import PytestPluginState, SessionOptions
     from llmproxy.pytest.scenario_report import ScenarioReporter
-    from llmproxy.pytest.shared_proxy import PytestPluginState, SessionOptions
 
 MARKER = "agent_test"
 LISTENER = pytest.StashKey["ScenarioRunListenerPlugin"]()

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from llmproxy.files import read_bounded_text
+from llmproxy.file_io import read_bounded_text
 from llmproxy.report.events import Event
 from llmproxy.report.run_tree import EventsGroupedByRun, Run, ScenarioRuns, to_plain
 

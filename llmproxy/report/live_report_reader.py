@@ -15,7 +15,7 @@ from zlib import crc32
 
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_bounded_text
+from llmproxy.file_io import read_bounded_text
 from llmproxy.report.events import Completed, Selected
 from llmproxy.report.json_report import FORMAT, build_json_report_header, is_live_report_being_written, scenario_to_json
 from llmproxy.report.run_tree import EventsGroupedByRun, ScenarioRuns, deserialize_event

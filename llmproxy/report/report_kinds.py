@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.errors import SettingsError
-from llmproxy.files import create_gitignored_folder, replace_file
+from llmproxy.file_io import create_gitignored_folder, replace_file
 from llmproxy.report.events import Event, Handler, RedactingEventHandler
 from llmproxy.report.github import make_github_annotator
 from llmproxy.report.json_report import JsonLinesReport, render_json_report

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.amount_formatting import dollars, format_count, format_milliseconds, name_some
-from llmproxy.core.changes.accepted_changes import build_change_for_removed_call, digest_key_of_call_not_made
+from llmproxy.core.changes.accepted_change_model import build_change_for_removed_call, digest_key_of_call_not_made
 from llmproxy.core.changes.change import Author, CarriedAnswerAttempt, Change, ChangeCause, RefusalReason, shorten
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL

@@ -20,7 +20,7 @@ from typing import Any
 
 from llmproxy.amount_formatting import align_rows, dollars, format_count, format_milliseconds, mean_if_all_known
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_bounded_text
+from llmproxy.file_io import read_bounded_text
 from llmproxy.report.events import Completed, Event, Status, UnbufferedEventHandler
 from llmproxy.report.run_tree import is_decimal, value_has_annotated_type
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from llmproxy.amount_formatting import name_some
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.files import read_bounded_bytes, read_bounded_text
+from llmproxy.file_io import read_bounded_bytes, read_bounded_text
 from llmproxy.report.events import Completed, Event, Selected, Status, Step
 from llmproxy.report.json_report import FORMAT
 from llmproxy.report.run_tree import MOST_SHARDS, EventsGroupedByRun, Run, deserialize_event, to_plain

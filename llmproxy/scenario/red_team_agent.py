@@ -22,10 +22,10 @@ from llmproxy.scenario.agent_adapter import AgentAdapter, find_scenario_session,
 from llmproxy.scenario.config import ModelConfig, refuse_misspelt_keywords
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import choose_model, complete, require_model
-from llmproxy.scenario.prompts import enclose_in_tags, fill_prompt
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, user
+from llmproxy.scenario.transcripts import enclose_in_tags, fill_prompt
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.messages import get_message_text
 

@@ -26,8 +26,8 @@ from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_misspelt_ke
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, choose_model, complete, require_model
 from llmproxy.scenario.models.transport import ModelAnswer
-from llmproxy.scenario.prompts import enclose_in_tags, fill_prompt, format_conversation_for_user, read_prompt_file
 from llmproxy.scenario.run_session import RunSession
+from llmproxy.scenario.transcripts import enclose_in_tags, fill_prompt, format_conversation_for_user, read_prompt_file
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.criteria import object_schema
 from llmproxy.scenario.values.messages import ClosingMessages

@@ -15,7 +15,7 @@ from pathlib import Path
 from llmproxy.amount_formatting import dollars, name_some
 from llmproxy.did_you_mean import did_you_mean, suggest_name
 from llmproxy.errors import LLMProxyError, MissError, SuiteError
-from llmproxy.files import replace_file
+from llmproxy.file_io import replace_file
 from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.scenario.values.run_ids_and_options import name_cassette
 from llmproxy.suite.reading.load import SuiteCase

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         ReplayEngine as ReplayEngine,
         replay as replay,
     )
-    from llmproxy.trace.spans import (
+    from llmproxy.trace.span_models import (
         AssertionResult as AssertionResult,
         EvalResult as EvalResult,
         Provenance as Provenance,

@@ -18,7 +18,7 @@ from llmproxy.amount_formatting import format_count, format_times
 from llmproxy.core.traffic.canonical_json import format_value_as_one_line_json
 from llmproxy.core.traffic.json_diff import dump_for_comparison
 from llmproxy.trace.comparing.diff import ReplayDiff
-from llmproxy.trace.spans import AssertionResult, EvalResult, SpanKind, get_span_arguments_or_text
+from llmproxy.trace.span_models import AssertionResult, EvalResult, SpanKind, get_span_arguments_or_text
 from llmproxy.trace.trace_file import AgentRun, Cassette
 
 OnUnknown = Literal["fail", "ignore"]

@@ -21,7 +21,7 @@ import llmproxy
 from llmproxy.calls_and_totals import Call
 from llmproxy.protocol import AGENT
 from llmproxy.trace.reading.recording_spans import parse_recording_json_of_call, spans_of
-from llmproxy.trace.spans import Span, SpanKind, SpanListDigest
+from llmproxy.trace.span_models import Span, SpanKind, SpanListDigest
 from llmproxy.trace.trace_file import (
     Cassette,
     add_spans_to_totals,

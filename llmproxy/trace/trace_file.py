@@ -27,10 +27,10 @@ import llmproxy
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
-from llmproxy.files import read_bounded_text, replace_file
+from llmproxy.file_io import read_bounded_text, replace_file
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import AGENT
-from llmproxy.trace.spans import (
+from llmproxy.trace.span_models import (
     UNREAD,
     Provenance,
     Span,
@@ -206,7 +206,7 @@ class Cassette:
     def from_dict(cls, data: Any) -> Cassette:
         """Read either form, ignoring unknown members, with the totals of the file.
 
-        Raises CassetteCorrupt, in the subclass that is also the original's error (`trace.spans`), and CassetteNewer.
+        Raises CassetteCorrupt, in the subclass that is also the original's error (`span_models`), and CassetteNewer.
         """
         raise_if_wrong_type(data, dict, "A trace file")
         newer = data.get("llmproxy_trace", FORMAT)

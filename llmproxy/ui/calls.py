@@ -45,7 +45,7 @@ from llmproxy.trace.reading.decoded_exchange import (
     walk_declared_tools,
 )
 from llmproxy.trace.reading.span_builder import build_spans
-from llmproxy.trace.spans import Span, SpanKind
+from llmproxy.trace.span_models import Span, SpanKind
 
 CHUNKS = 2000
 """Maximum chunks listed one by one; above, neighbours are combined."""

@@ -19,7 +19,7 @@ from llmproxy.cli import main
 from llmproxy.core.cassettes.folder_sync import build_slug
 from llmproxy.core.cassettes.formats import Recorded, read_file_of_recordings
 from llmproxy.core.cassettes.formats.vcr import dumps, read
-from llmproxy.core.changes.accepted_changes import AcceptedChange
+from llmproxy.core.changes.accepted_change_model import AcceptedChange
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_row
 from llmproxy.core.forks.overrides import parse_answer_override_options
 from llmproxy.core.store.file.store import SqliteCassetteStore

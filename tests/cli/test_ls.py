@@ -47,6 +47,13 @@ def test_ls_lists_cassettes_and_interactions(path: Path, capsys: pytest.CaptureF
     ]
 
 
+def test_ls_counts_failures_of_each_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "llmproxy.db"
+    fill(path, *(dataclasses.replace(chat(), sample=n, response=Response(500, "", (), ())) for n in (1, 2)))
+    _, out = run(capsys, path, "ls")
+    assert out.count("incomplete, 1 failed") == 2, out
+
+
 def test_ls_takes_the_name_of_a_cassette(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As `show` does; two different ones are a mistake."""
     assert run(capsys, path, "ls", "other") == run(capsys, path, "ls", "--cassette", "other") != run(capsys, path, "ls")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from llmproxy.core.live_or_recorded import (
+from llmproxy.core.live_channels import (
     MixedLiveReplaySettings,
     PartlyLiveSession,
     count_changes_before_tool_calls,

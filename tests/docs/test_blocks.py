@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from llmproxy.core.bindings.volatile_field_definitions import parse_volatile_field
+from llmproxy.core.bindings.volatile_result_fields import parse_volatile_field
 from llmproxy.core.faults.parsing import load_faults
 from llmproxy.settings import load
 from llmproxy.suite.reading.project_settings import read_suite_pyproject_table

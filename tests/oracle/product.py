@@ -25,7 +25,7 @@ from llmproxy.suite.checks.row_checks import (
     run_verify_step_row_checks,
     take_row_snapshot_before_step,
 )
-from llmproxy.suite.checks.rows import RowCheckContext
+from llmproxy.suite.checks.row_selection import RowCheckContext
 from llmproxy.suite.checks.tools import check_expected_tool_calls, check_tool_sequence, check_total_tool_calls
 from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import Created, MessageProcessing, ToolExpect, Usage, Verify

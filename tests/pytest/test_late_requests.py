@@ -7,13 +7,13 @@ import sys
 import threading
 from pathlib import Path
 
-from llmproxy.pytest.shared_proxy import LateRequestGuard
+from llmproxy.pytest.per_test_sessions import LateRequestGuard
 from tests.support.process import ROOT, clean_env
 
 TRY = """
 import asyncio, queue, socket, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from llmproxy.pytest.shared_proxy import LateRequestGuard
+from llmproxy.pytest.per_test_sessions import LateRequestGuard
 
 server = socket.create_server(("127.0.0.1", 0))
 theirs = socket.create_server(("127.0.0.1", 0))
@@ -93,7 +93,7 @@ KEPT = """
 import asyncio, http.client, socket, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from llmproxy.pytest.shared_proxy import LateRequestGuard
+from llmproxy.pytest.per_test_sessions import LateRequestGuard
 
 class Server(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"

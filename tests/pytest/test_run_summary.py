@@ -11,8 +11,8 @@ import pytest
 from llmproxy.calls_and_totals import UnusedRecording, Use
 from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import Exit
+from llmproxy.pytest.per_test_sessions import PytestPluginState
 from llmproxy.pytest.run_summary import RunSummaryPlugin
-from llmproxy.pytest.shared_proxy import PytestPluginState
 
 RECORD = "Record what is missing, with your keys: pytest --llmproxy-cassette-dir 'my dir' a --llmproxy-mode auto"
 

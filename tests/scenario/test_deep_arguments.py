@@ -12,8 +12,8 @@ from llmproxy.errors import SettingsError
 from llmproxy.report.run_tree import _format_args as in_a_report
 from llmproxy.report.sharding import read_shard_report, read_test_times_from_report
 from llmproxy.scenario.models.errors import extract_proxy_error_text
-from llmproxy.scenario.prompts import _normalize_arguments as in_a_transcript
 from llmproxy.scenario.scenario_state import _parse_arguments
+from llmproxy.scenario.transcripts import _normalize_arguments as in_a_transcript
 from llmproxy.scenario.values.data_files import DataFileError, read_data_file_rows
 from llmproxy.suite.matchers.compare import parse_actual_value_as_json
 from llmproxy.suite.reading.shared_parts import find_files_of_scenarios_entry

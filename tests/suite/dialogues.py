@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request
 
-from llmproxy.suite.checks.rows import derive_setup_row_key
+from llmproxy.suite.checks.row_selection import derive_setup_row_key
 from llmproxy.suite.stores import ColumnType
 from tests.provider import Step, step
 from tests.support.process import ROOT, Process, clean_env, python

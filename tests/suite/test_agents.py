@@ -21,7 +21,7 @@ from llmproxy.suite.checks.row_checks import (
     take_row_snapshot_before_step,
     wait_until_rows_match,
 )
-from llmproxy.suite.checks.rows import CaseStoreCleaner, RowCheckContext
+from llmproxy.suite.checks.row_selection import CaseStoreCleaner, RowCheckContext
 from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
 from llmproxy.suite.stores import ColumnType, StoreAdapter, build_suite_store

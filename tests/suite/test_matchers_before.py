@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.suite.matchers.apply import validate_expected_count, validate_matcher
-from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY
+from llmproxy.suite.matchers.registry import MODIFIERS, REGISTRY
 from llmproxy.yaml_reader import Problems, YamlMapping, YamlPlace, read_documents
 
 

@@ -33,7 +33,7 @@ RESOLUTIONS = {
     "15 what has no value is an error": "matchers/test_variables::test_what_has_no_value_is_never_sent run/test_runner::test_a_name_without_a_value_is_never_sent",
     "16 setup goes in order": "checks/test_looking::test_setup_inserts_in_order_and_names_whole_rows",
     "17 clean-up": "checks/test_cleanup::test_each_way_of_leaving_the_store run/test_runner::test_rows_are_removed_whatever_happened",
-    "18 what userId means": "checks/test_looking::test_setup_rows_belong_to_the_runs_user checks/test_rows::test_filters_are_matchers_and_narrow_to_the_user "
+    "18 what userId means": "checks/test_looking::test_setup_rows_belong_to_the_runs_user checks/test_row_selection::test_filters_are_matchers_and_narrow_to_the_user "
     "run/test_runner::test_runs_with_users_of_their_own_go_on_at_the_same_time",
     "19 usage is the step's": "checks/test_usage::test_numbers_are_compared",
     "20 what stands beside anyOf counts too": "checks/test_usage::test_any_branch_is_enough",

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal, cast
 
-from llmproxy.core.engine.concurrent_calls import EndOrderEnforcer, RecordedCallBeginAndEnd, group_concurrent
+from llmproxy.core.engine.concurrent_answer_order import EndOrderEnforcer, RecordedCallBeginAndEnd, group_concurrent
 from tests.provider import Provider
 from tests.provider.dialects import render
 from tests.provider.script import Call, Play, Reply, Step

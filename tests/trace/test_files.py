@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError
-from llmproxy.files import replace_file
+from llmproxy.file_io import replace_file
 from llmproxy.trace import Cassette
 from tests.trace.runs import weather
 

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.errors import CassetteCorrupt, LLMProxyError
 from llmproxy.trace import Cassette
-from llmproxy.trace.spans import (
+from llmproxy.trace.span_models import (
     TraceFileInvalidValueError,
     TraceFileMissingMemberError,
     TraceFileWrongShapeError,

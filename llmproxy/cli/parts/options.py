@@ -20,7 +20,7 @@ from typer.main import get_command
 from llmproxy import protocol
 from llmproxy.advice import SuggestedCommandTemplate, quote_word
 from llmproxy.cli.parts.completion import complete_cassette_names, make_word_completer
-from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
+from llmproxy.core.providers.upstreams_and_rate_limits import add_env_upstreams
 from llmproxy.errors import SettingsError
 from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import Loaded, Option, format_setting_value, format_shown_path, list_options_of_settings, load

@@ -32,7 +32,7 @@ from llmproxy.settings import Loaded, format_shown_path
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Event
-    from llmproxy.scenario.repeats.differences_from_recording import BehaviorVsRecording
+    from llmproxy.scenario.repeats.model_comparison_over_runs import BehaviorVsRecording
 
 
 def write_json_result_file(path: Path, told: object) -> None:
@@ -454,12 +454,12 @@ def compare_live_outcomes_to_recording(
 
     `path` is the store, by default the settings'.
     """
-    from llmproxy.core.bindings.volatile_field_definitions import load_builtin_volatile_fields
+    from llmproxy.core.bindings.volatile_result_fields import load_builtin_volatile_fields
     from llmproxy.core.engine.learn_fields_from_recordings import rewrite_recordings_to_new_run
     from llmproxy.core.keys.user_rules import Rules
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import read_volatile_fields
-    from llmproxy.scenario.repeats.differences_from_recording import BehaviorVsRecording, RunComparedWithRecording
+    from llmproxy.scenario.repeats.model_comparison_over_runs import BehaviorVsRecording, RunComparedWithRecording
     from llmproxy.trace.comparing.behavior_comparison import extract_run_behavior
 
     with_model = [each for each in runs if "llm" in each.live["channels"]]

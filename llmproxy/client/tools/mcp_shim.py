@@ -1,5 +1,5 @@
 """`llmproxy mcp -- server args...`: the shim in place of an MCP stdio server, before a running proxy, or an engine in
-this process on the store; `core.control.stdio_tool_host` defines the calls of both.
+this process on the store; `core.control.mcp_shim_endpoint` defines the calls of both.
 
 A client waits for every MCP server that it starts. So the arguments are parsed here, without typer and the settings,
 whose import takes longer than all the shim's work.
@@ -137,7 +137,7 @@ def _make_backend(asked: McpShimOptions, server: str, env: Mapping[str, str], se
             raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
         named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
         return ProxyClientShimBackend(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
-    from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
+    from llmproxy.core.providers.upstreams_and_rate_limits import add_env_upstreams
     from llmproxy.settings import load
 
     return EngineShimBackend(add_env_upstreams(load(flags, env, Path.cwd()), env).settings, server, env, secrets)
@@ -272,7 +272,7 @@ class EngineShimBackend:
         from llmproxy.advice import SuggestedCommandTemplate
         from llmproxy.client.child_env import detect_cwd_home_date_variables
         from llmproxy.core.bindings import build_run_variable
-        from llmproxy.core.control.stdio_tool_host import StdioClientHandler
+        from llmproxy.core.control.mcp_shim_endpoint import StdioClientHandler
         from llmproxy.core.engine.engine import Engine
         from llmproxy.core.faults.parsing import load_faults
         from llmproxy.core.keys.user_rules import Rules

@@ -9,7 +9,7 @@ add them to the session's `IdPairs` (`known`) once the answer is served. `str(mi
 """
 
 from llmproxy.core.bindings.answer_rewriting import rewrite_answer, rewrite_exact_hit_answer
-from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
+from llmproxy.core.bindings.created_id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_pairs import (
     Fit,
     MatchedMessageCache,
@@ -28,7 +28,8 @@ from llmproxy.core.bindings.run_variables import (
     dump_run_variables,
 )
 from llmproxy.core.bindings.session_bindings import build_value_independent_key
-from llmproxy.core.bindings.volatile_field_definitions import (
+from llmproxy.core.bindings.volatile_learning import build_volatile_fields_for_capture
+from llmproxy.core.bindings.volatile_result_fields import (
     BLOCK,
     KINDS,
     OUTSIDE,
@@ -38,7 +39,6 @@ from llmproxy.core.bindings.volatile_field_definitions import (
     matches_field_kind,
     parse_volatile_field,
 )
-from llmproxy.core.bindings.volatile_learning import build_volatile_fields_for_capture
 from llmproxy.protocol import BindingPolicy
 
 __all__ = [

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings.id_pairs import (
+from llmproxy.core.bindings.created_id_pairs import (
     PREFIXED,
     IdPair,
     IdPairs,
@@ -32,7 +32,7 @@ from llmproxy.core.bindings.leaf_places import Bindings
 from llmproxy.core.bindings.run_variables import PATHS, RunVariableKind, RunVariablePair
 from llmproxy.core.bindings.text_alignment import replace_text_spans
 from llmproxy.core.bindings.value_forms import ValueFormOccurrence
-from llmproxy.core.bindings.volatile_field_definitions import matches_field_kind
+from llmproxy.core.bindings.volatile_result_fields import matches_field_kind
 from llmproxy.core.dialects.messages import as_dict
 from llmproxy.core.dialects.stream_events import ByteReplacement, apply_edits_to_chunks, split_body_into_json_values
 from llmproxy.core.traffic.canonical_json import reject_duplicate_members
@@ -393,8 +393,8 @@ class AnswerRewriter:
         channels: dict[tuple[object, ...], list[tuple[int, AnswerText]]] = {}
         tools: dict[object, str] = {}
         for n, value in enumerate(values):
-            for each in value if isinstance(value, list) else [value]:
-                base = (value.index(each),) if isinstance(value, list) else ()
+            for index, each in enumerate(value if isinstance(value, list) else [value]):
+                base = (index,) if isinstance(value, list) else ()
                 for piece in list(_list_text_pieces(each, (), each, None)) if isinstance(each, dict) else ():
                     located = piece._replace(path=(*base, *piece.path))
                     if piece.channel is None:

@@ -12,7 +12,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, RecordedIdFinder, ShortValue, find_short_values_at_leaf
+from llmproxy.core.bindings.created_id_pairs import (
+    IdPair,
+    IdPairs,
+    RecordedIdFinder,
+    ShortValue,
+    find_short_values_at_leaf,
+)
 from llmproxy.core.bindings.leaf_places import (
     Bindings,
     LeafPlace,
@@ -30,7 +36,7 @@ from llmproxy.core.bindings.leaf_places import (
 )
 from llmproxy.core.bindings.run_variables import RunVariableKind
 from llmproxy.core.bindings.text_alignment import FilledGap, PossibleSpanText, VariableSpan, drop_llmproxy_files_from_ls
-from llmproxy.core.bindings.volatile_field_definitions import (
+from llmproxy.core.bindings.volatile_result_fields import (
     Names,
     VolatileField,
     matches_field_kind,

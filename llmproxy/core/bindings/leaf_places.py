@@ -20,7 +20,7 @@ from llmproxy.core.bindings.value_forms import (
     ValueFormScope,
     list_run_value_spellings,
 )
-from llmproxy.core.bindings.volatile_field_definitions import (
+from llmproxy.core.bindings.volatile_result_fields import (
     BLOCK,
     LINE,
     OUTSIDE,

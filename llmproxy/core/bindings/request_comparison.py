@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from llmproxy.core.bindings.id_pairs import (
+from llmproxy.core.bindings.created_id_pairs import (
     IdPairs,
     RecordedIdFinder,
     ShortValue,
@@ -63,7 +63,7 @@ from llmproxy.core.bindings.text_alignment import (
     splice_present_values,
 )
 from llmproxy.core.bindings.value_forms import ValueForm, ValueFormOccurrence, ValueFormScope, is_isolated_in_text
-from llmproxy.core.bindings.volatile_field_definitions import (
+from llmproxy.core.bindings.volatile_result_fields import (
     IN_TEXT,
     Names,
     VolatileFieldTextMatch,

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from llmproxy.core.bindings.answer_rewriting import rewrite_answer
-from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
+from llmproxy.core.bindings.created_id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_pairs import Fit, MatchedMessageCache, Mismatch
 from llmproxy.core.bindings.leaf_places import ROLES, Bindings, Zone, iterate_request_members
 from llmproxy.core.bindings.run_variables import RunVariable, deserialize_run_variables, dump_run_variables
-from llmproxy.core.bindings.volatile_field_definitions import OUTSIDE, VolatileField
 from llmproxy.core.bindings.volatile_learning import LearnedField
+from llmproxy.core.bindings.volatile_result_fields import OUTSIDE, VolatileField
 from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.traffic.interaction import Response

@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, RecordedIdFinder, ShortValue, find_short_values_at_leaf
+from llmproxy.core.bindings.created_id_pairs import (
+    IdPair,
+    IdPairs,
+    RecordedIdFinder,
+    ShortValue,
+    find_short_values_at_leaf,
+)
 from llmproxy.core.bindings.leaf_pairs import Fit, MisfitReason, Mismatch, VolatileFieldReader, pair_request_leaves
 from llmproxy.core.bindings.leaf_places import Bindings, LeafPlace, RequestZoneMapper, Zone, iterate_request_members
 from llmproxy.core.bindings.request_comparison import BoundRequestComparer, fill_in_present_values, match_request_values
@@ -25,7 +31,7 @@ from llmproxy.core.bindings.text_alignment import (
     match_text_with_gaps,
     splice_present_values,
 )
-from llmproxy.core.bindings.volatile_field_definitions import (
+from llmproxy.core.bindings.volatile_result_fields import (
     IN_TEXT,
     KINDS,
     LINE,

@@ -32,7 +32,7 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.cassettes.formats import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.jsonl import build_jsonl_line_object, parse_jsonl_exchange
-from llmproxy.core.changes.accepted_changes import AcceptedChange
+from llmproxy.core.changes.accepted_change_model import AcceptedChange
 from llmproxy.core.dialects.stream_events import write_json_like
 from llmproxy.core.keys.head_rules import is_header_in_request_key
 from llmproxy.core.providers.provider_table import PROVIDERS

@@ -20,7 +20,7 @@ from llmproxy.core.cassettes.anonymized_export import embed_notes_in_first_recor
 from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.formats import Recorded, Source, read_file_of_recordings, review_yaml, write_text
 from llmproxy.core.cassettes.formats.review_yaml import number_exchanges_of_same_request
-from llmproxy.core.changes.accepted_changes import AcceptedChange, merge_accepted_change_lists
+from llmproxy.core.changes.accepted_change_model import AcceptedChange, merge_accepted_change_lists
 from llmproxy.core.forks.fork_rows import CassetteNameTaken, find_fork, store_fork_row
 from llmproxy.core.store.file.connect import WORDS, connect_to_sqlite_store_file, open_sqlite_store_reader
 from llmproxy.core.store.file.migrations import list_applied_migrations

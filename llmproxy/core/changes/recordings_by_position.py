@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llmproxy.core.changes.accepted_changes import AcceptedChange
+from llmproxy.core.changes.accepted_change_model import AcceptedChange
 from llmproxy.core.changes.change import CarriedAnswerRefusal, Hunk, RefusalReason, digest_texts, iterate_sequence_edits
 from llmproxy.core.changes.request_parsing import (
     ParsedRequest,

@@ -14,10 +14,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from itertools import count, groupby
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from llmproxy.core.changes.change import digest_texts
@@ -34,7 +35,7 @@ from llmproxy.core.dialects.messages import (
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.providers.provider_table import ClientProgram
 from llmproxy.core.traffic.canonical_json import dump
-from llmproxy.files import DATA
+from llmproxy.file_io import DATA
 
 FRAME = "frame"
 """Kind of a slot: a part of a user's message that the client wrote."""
@@ -215,6 +216,8 @@ def _dump_json(value: object) -> str:
 class ParsedRequest:
     canonical: Canonical
     slots: dict[Slot, Segment] = field(default_factory=dict)
+    filled: Counter[Slot] = field(default_factory=Counter)
+    """Number of `slots` that begin alike."""
     systems: list[Segment] = field(default_factory=list)
     members: dict[Slot, set[str]] = field(default_factory=dict)
     """Members next to the parts of messages, by turn and name: each value once."""
@@ -291,8 +294,8 @@ def parse_request_into_segments(
 
 
 def _add_segment_at_next_position(made: ParsedRequest, slot: Slot, segment: Segment) -> None:
-    n = next(n for n in count() if (*slot, n) not in made.slots)
-    made.slots[*slot, n] = segment
+    made.slots[*slot, made.filled[slot]] = segment
+    made.filled[slot] += 1
 
 
 class _ConversationReader:

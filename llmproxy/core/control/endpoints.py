@@ -18,8 +18,8 @@ from llmproxy import __version__
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.cassettes.anonymized_export import convert_value_to_json
 from llmproxy.core.control import parsing
+from llmproxy.core.control.mcp_shim_endpoint import StdioClients
 from llmproxy.core.control.parsing import BadControlRequest, Json, read_boolean_member
-from llmproxy.core.control.stdio_tool_host import StdioClients
 from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature, FaultInterceptor
@@ -28,7 +28,7 @@ from llmproxy.core.store.queries import list_cassette_api_key_vars
 from llmproxy.core.traffic.interaction import Headers, Interaction, header
 from llmproxy.core.traffic.origin_guard import ForeignHostHeaderRefused, OriginGuard
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.files import DATA
+from llmproxy.file_io import DATA
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, TOKEN_HEADER, BindingPolicy, Exhausted, Mode
 
 LISTED = 100

@@ -20,7 +20,7 @@ from llmproxy.core.dialects.stream_events import parse_events_cached
 from llmproxy.core.providers.provider_table import PROVIDERS, Family
 from llmproxy.core.traffic.interaction import Headers, Response, Usage
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_json_of_websocket_side
-from llmproxy.files import DATA
+from llmproxy.file_io import DATA
 from llmproxy.lazy_regex import late
 
 _Raw = dict[str, Any]

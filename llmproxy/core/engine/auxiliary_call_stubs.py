@@ -13,8 +13,8 @@ from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import build_host_refused_error, refuse_if_unsendable
 from llmproxy.core.providers.stubs import METADATA, NOWHERE, RequestForStub, Stub, parse_query_and_body
+from llmproxy.core.sessions.call_interceptor import MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import find_cassettes_with_key
 from llmproxy.core.traffic.interaction import header

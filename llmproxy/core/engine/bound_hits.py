@@ -37,15 +37,15 @@ from llmproxy.core.bindings.session_bindings import (
     SessionBindings,
     read_last_user_text,
 )
-from llmproxy.core.bindings.volatile_field_definitions import load_builtin_volatile_fields
 from llmproxy.core.bindings.volatile_learning import infer_volatile_fields_from_pair, rewrite_recorded_request_for_miss
+from llmproxy.core.bindings.volatile_result_fields import load_builtin_volatile_fields
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_stages import list_replayable_recordings
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.misses.nearest_recording import CandidateRewrittenForRun, RunValueRewriter, find_messages_member
+from llmproxy.core.sessions.call_interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange
-from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.bodies import ByteLimitedCache
 from llmproxy.core.store.queries import (

@@ -29,7 +29,7 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.leaf_places import ToolInvocation
 from llmproxy.core.bindings.run_variables import PATHS
 from llmproxy.core.bindings.session_bindings import BoundAnswer
-from llmproxy.core.changes.accepted_changes import AcceptedChange
+from llmproxy.core.changes.accepted_change_model import AcceptedChange
 from llmproxy.core.changes.change import CarriedAnswerAttempt, CarriedAnswerRefusal, Change, RefusalReason
 from llmproxy.core.changes.recordings_by_position import RecordedCall, RecordingsByPosition, RecordingWithParsedRequest
 from llmproxy.core.changes.request_diff import ReadVolatile, diff_requests
@@ -46,8 +46,8 @@ from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import ClientProgram, parse_user_agent_client
+from llmproxy.core.sessions.call_interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import (
     canonicalize_stored,

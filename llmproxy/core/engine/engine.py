@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from llmproxy.core.changes.accepted_changes import digest_key_of_call_not_made
+from llmproxy.core.changes.accepted_change_model import digest_key_of_call_not_made
 from llmproxy.core.engine.auxiliary_call_stubs import StubFeature
 from llmproxy.core.engine.bound_hits import BindingFeature
 from llmproxy.core.engine.carried_answers import AcceptedChangesFeature
-from llmproxy.core.engine.concurrent_calls import CoalesceFeature, EndOrderFeature
+from llmproxy.core.engine.concurrent_answer_order import CoalesceFeature, EndOrderFeature
 from llmproxy.core.engine.engine_state import EngineState, EngineStoreOpener
 from llmproxy.core.engine.fast_path import FastPath
 from llmproxy.core.engine.fault_injection import FaultFeature

@@ -34,9 +34,9 @@ from llmproxy.core.faults.rules import (
     matches_fault_rule_field,
     matches_rule_filters,
 )
-from llmproxy.core.providers.upstreams_and_rates import provider_of_host
+from llmproxy.core.providers.upstreams_and_rate_limits import provider_of_host
+from llmproxy.core.sessions.call_interceptor import Decided, Lookup, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Decided, Lookup, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header, is_grpc

@@ -1,4 +1,4 @@
-"""Contract of a feature: an interceptor for some sessions (`core.sessions.interceptor`), and the state they share."""
+"""Contract of a feature: interceptor for some sessions (`core.sessions.call_interceptor`), and the state they share."""
 
 from __future__ import annotations
 

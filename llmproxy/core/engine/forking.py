@@ -22,8 +22,8 @@ from llmproxy.core.engine.request_stages import assign_call_occurrence
 from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, store_fork_with_copies
 from llmproxy.core.forks.overrides import CallArgumentsUnknown, Known, NthCallOfTool, Overrides, replace_tool_results
 from llmproxy.core.misses.explain import ExplainedMiss
+from llmproxy.core.sessions.call_interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session, SessionInUse
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json

@@ -23,8 +23,8 @@ from llmproxy.core.bindings import (
     match_request_values,
     rewrite_answer,
 )
-from llmproxy.core.bindings.volatile_field_definitions import load_builtin_volatile_fields
 from llmproxy.core.bindings.volatile_learning import LearnedField, infer_volatile_fields_from_pair
+from llmproxy.core.bindings.volatile_result_fields import load_builtin_volatile_fields
 from llmproxy.core.cassettes.anonymized_export import put_bound_values_in_interaction
 from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.keys.normalize import Canonical, canonicalize_request

@@ -29,8 +29,8 @@ from llmproxy.core.mcp_answer_replay import (
     split_at_server_requests,
     split_standalone_sse_stream,
 )
+from llmproxy.core.sessions.call_interceptor import Decided, Lookup, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange, TelemetryDiscardedInReplayError
-from llmproxy.core.sessions.interceptor import Decided, Lookup, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import Store

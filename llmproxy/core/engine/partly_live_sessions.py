@@ -19,7 +19,7 @@ from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, store_fork_row
 from llmproxy.core.keys.mcp import STREAM
 from llmproxy.core.keys.server_object_changes import is_success
-from llmproxy.core.live_or_recorded import (
+from llmproxy.core.live_channels import (
     LISTS,
     TOOLS,
     ChangeCountsAtRecordedToolCalls,
@@ -36,8 +36,8 @@ from llmproxy.core.live_or_recorded import (
 )
 from llmproxy.core.mcp_answer_replay import build_mcp_refusal_response, read_mcp_call_with_result
 from llmproxy.core.misses.explain import MissContext
+from llmproxy.core.sessions.call_interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.session import LiveSessionForbidden, Session, split_sample_name
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import InteractionToStore, Store

@@ -29,8 +29,8 @@ from llmproxy.core.engine.carried_answers import CarriedAnswerOutcome
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.providers.routing import does_request_change_server_state
+from llmproxy.core.sessions.call_interceptor import Decided, Lookup, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Decided, Lookup, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import (
     get_strictest_recording_max_age,

@@ -53,7 +53,11 @@ from llmproxy.core.providers.routing import (
     route_by_host,
     split_session_from_path,
 )
-from llmproxy.core.providers.upstreams_and_rates import check_aws_signature_host, get_port_or_default, provider_of_host
+from llmproxy.core.providers.upstreams_and_rate_limits import (
+    check_aws_signature_host,
+    get_port_or_default,
+    provider_of_host,
+)
 from llmproxy.core.secrets.encoded_secret_redaction import SecretFingerprintCache
 from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential, has_request_placeholder_key
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange, RoutedRequestHead

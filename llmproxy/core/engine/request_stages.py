@@ -1,8 +1,8 @@
 """The stages of a call: its head arrives, its body arrives, then it gets a key, is looked up and decided.
 
 The stages know no feature: at each border they call the interceptors of the call's session
-(`core.sessions.interceptor`), unless the head alone determined the decision. A request that nothing answers is refused
-with a full explanation, once.
+(`core.sessions.call_interceptor`), unless the head alone determined the decision. A request that nothing answers is
+refused with a full explanation, once.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from llmproxy.core.misses.nearest_recording import AS_RECORDED, RunValueRewriter
 from llmproxy.core.providers.provider_table import SAFE, parse_user_agent_client
 from llmproxy.core.providers.routing import find_unset_recorded_upstream
 from llmproxy.core.secrets.redact import has_request_placeholder_key
+from llmproxy.core.sessions.call_interceptor import ClientDrivenAnswerPlayback, ClientEnds, Decided, Lookup, MissReason
 from llmproxy.core.sessions.exchange import CallProgress, EffectiveRequest, EngineConfig, Exchange, RoutedRequestHead
-from llmproxy.core.sessions.interceptor import ClientDrivenAnswerPlayback, ClientEnds, Decided, Lookup, MissReason
 from llmproxy.core.sessions.journal import JournaledMiss, ReplayedRequest
 from llmproxy.core.sessions.session import MissedCallForRetryDetection, Question, Session, split_sample_name
 from llmproxy.core.store.queries import canonicalize_stored, find_cassettes_with_key

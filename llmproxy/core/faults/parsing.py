@@ -15,7 +15,7 @@ from llmproxy.core.faults.rules import ALWAYS, NUMBERS, TEXTS, FaultParameter, F
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
-from llmproxy.files import DATA, read_bounded_bytes
+from llmproxy.file_io import DATA, read_bounded_bytes
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import Channel
 

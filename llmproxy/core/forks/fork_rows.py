@@ -17,7 +17,7 @@ from typing import Any
 from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.core.forks.overrides import Overrides, parse_tool_and_answer_overrides
 from llmproxy.core.store import row_conversion
-from llmproxy.core.store.file import statements
+from llmproxy.core.store.file import leases_and_deletes
 from llmproxy.core.store.reader import Place, StoreReader
 from llmproxy.core.store.row_conversion import decode_sql_text, to_sql
 from llmproxy.core.store.store import Store
@@ -204,7 +204,7 @@ def store_fork_with_copies(
     """Store a fork and its copies, which end at `now`, or have their recorded times. Returns the copies' ids."""
     name, made = to_sql(fork.cassette), []
     with store.sqlite_transaction() as conn:
-        statements.ensure_cassette_row_exists(conn, name, fork.sample, now)
+        leases_and_deletes.ensure_cassette_row_exists(conn, name, fork.sample, now)
         served = [(each.id, *conn.execute(_TIME, (each.id,)).fetchall()[0]) for each in shared]
         for copy, began in zip(shared, _date_copies(served, None if as_recorded else now), strict=True):
             position = conn.execute(_COUNT, (name, fork.sample)).fetchall()[0][0]

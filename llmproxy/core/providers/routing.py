@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from llmproxy.core.providers import provider_table
 from llmproxy.core.providers.provider_table import PROVIDERS, Family, Operation, Provider, build_custom_provider
-from llmproxy.core.providers.upstreams_and_rates import get_port_or_default, provider_of_host
+from llmproxy.core.providers.upstreams_and_rate_limits import get_port_or_default, provider_of_host
 from llmproxy.core.traffic.interaction import Headers, format_host, header
 from llmproxy.errors import RefusedError
 from llmproxy.lazy_regex import late

@@ -17,11 +17,11 @@ from llmproxy.core.faults.rules import Faults
 from llmproxy.core.keys.normalize import CachedKeyEntry
 from llmproxy.core.keys.server_object_changes import ServerObjectChange
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.live_or_recorded import MixedLiveReplaySettings
+from llmproxy.core.live_channels import MixedLiveReplaySettings
 from llmproxy.core.providers.provider_table import Family, get_call_channel
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.stubs import Stub
-from llmproxy.core.sessions.interceptor import ClientEnds, InterceptorPrivateCallData, SessionCallInterceptor
+from llmproxy.core.sessions.call_interceptor import ClientEnds, InterceptorPrivateCallData, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.traffic.body_decoding import BodyDecoder

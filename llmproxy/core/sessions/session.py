@@ -21,7 +21,7 @@ from llmproxy.calls_and_totals import Call, Totals
 from llmproxy.core.forks.fork_rows import lease_cassette_name
 from llmproxy.core.keys.normalize import Canonical, build_key
 from llmproxy.core.keys.server_object_changes import ServerObjectChangeLog
-from llmproxy.core.sessions.interceptor import SessionCallInterceptor
+from llmproxy.core.sessions.call_interceptor import SessionCallInterceptor
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import LLMProxyError, RefusedError

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from llmproxy.core.bindings import BadVolatileField, VolatileField, deserialize_run_variables, parse_volatile_field
-from llmproxy.core.changes.accepted_changes import GONE, AcceptedChange, digest_key_of_call_not_made
+from llmproxy.core.changes.accepted_change_model import GONE, AcceptedChange, digest_key_of_call_not_made
 from llmproxy.core.keys.normalize import Canonical, build_key, canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS

@@ -21,7 +21,7 @@ from llmproxy.core.store import row_conversion
 from llmproxy.core.store.bodies import ByteLimitedCache, LazyStoredBodyData, decode_body_stored_whole, load_stored_body
 from llmproxy.core.store.file import connect
 from llmproxy.core.store.file.connect import Signature, StoreReadConnection, is_stat_signature_reliable
-from llmproxy.core.store.file.statements import is_lease_live
+from llmproxy.core.store.file.leases_and_deletes import is_lease_live
 from llmproxy.core.store.row_conversion import Row, StoredCallSummary, decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError

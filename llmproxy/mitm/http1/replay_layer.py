@@ -28,9 +28,9 @@ from llmproxy.mitm.http1 import request_handling
 from llmproxy.mitm.http1.forwarding import RequestForwarder
 from llmproxy.mitm.http1.request_handling import Commands, IncomingRequest, LayerState, StreamSender
 from llmproxy.mitm.http1_parser import BodyTooSlow, Head, HeadTooSlow, replace_body
+from llmproxy.mitm.idle_connections_and_resets import is_peer_process_gone
 from llmproxy.mitm.interception import is_loopback
 from llmproxy.mitm.proxy_context import FastPathConnection, ProxyContext, build_response_bytes
-from llmproxy.mitm.socket_resets_and_limits import is_peer_process_gone
 from llmproxy.mitm.websockets import ReplayedWebSocket, WebSocketUpgradeMiss, WebSocketUpgradeRequiredError
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
 from llmproxy.ui.page import ViewerResponse, build_viewer_response_headers

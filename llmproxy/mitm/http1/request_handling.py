@@ -25,16 +25,16 @@ from mitmproxy.proxy.context import Context
 
 from llmproxy.core.mcp_answer_replay import LAST_CHUNK, MICROSECONDS, McpAnswerPrerequisiteKind, frame_http_chunk
 from llmproxy.core.providers.provider_table import Family, parse_port_or_none
+from llmproxy.core.sessions.call_interceptor import ClientDrivenAnswerPlayback
 from llmproxy.core.sessions.exchange import Exchange, RoutedRequestHead
-from llmproxy.core.sessions.interceptor import ClientDrivenAnswerPlayback
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.origin_guard import SANDBOX, HeadForOriginCheck, is_browser_document_request
 from llmproxy.core.traffic.response_plan import AnswerSendingPlan, FramingTraits, StreamedResponseHead
 from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedError
 from llmproxy.mitm.http1_parser import BadHttp1Request, Head, Http1RequestParser
+from llmproxy.mitm.idle_connections_and_resets import is_client_process_idle
 from llmproxy.mitm.interception import authorize_destination, read_proxy_credentials
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.socket_resets_and_limits import is_client_process_idle
 from llmproxy.mitm.websockets import find_api_key_in_subprotocols, raise_if_invalid_upgrade
 from llmproxy.protocol import KEY_HEADER, Decision
 

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import llmproxy
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
-from llmproxy.core.providers.upstreams_and_rates import CallRateLimiter
+from llmproxy.core.providers.upstreams_and_rate_limits import CallRateLimiter
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
 from llmproxy.report.events import Event, UnbufferedEventHandler

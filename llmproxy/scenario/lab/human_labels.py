@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SettingsError
-from llmproxy.files import build_dict_without_duplicates, read_bounded_text, replace_file
+from llmproxy.file_io import build_dict_without_duplicates, read_bounded_text, replace_file
 from llmproxy.parsers import read_text_file_named_by_user
 from llmproxy.report.json_report import read_report_runs
-from llmproxy.scenario.lab.judge_transcript import Transcript
+from llmproxy.scenario.lab.judge_finished_conversation import Transcript
 from llmproxy.scenario.types import Message
 
 _LABELS: Mapping[str, str] = {

@@ -19,7 +19,7 @@ from llmproxy.errors import LLMProxyError, MissError, SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import ConfidenceInterval, wilson
 from llmproxy.scenario.lab.human_labels import LabelledTranscript
-from llmproxy.scenario.lab.judge_transcript import CONCURRENCY, judge_transcript
+from llmproxy.scenario.lab.judge_finished_conversation import CONCURRENCY, judge_transcript
 from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap_confidence_interval, kappa
 from llmproxy.scenario.run_session import gather_with_limit

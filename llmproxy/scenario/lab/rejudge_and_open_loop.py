@@ -16,7 +16,7 @@ from llmproxy.amount_formatting import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import ConfidenceInterval
-from llmproxy.scenario.lab.judge_transcript import CONCURRENCY, Transcript, judge_transcript
+from llmproxy.scenario.lab.judge_finished_conversation import CONCURRENCY, Transcript, judge_transcript
 from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.repeats.statistics import (
     FEWEST_TRANSCRIPTS,

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, cast
 
 from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
-from llmproxy.files import build_dict_without_duplicates
+from llmproxy.file_io import build_dict_without_duplicates
 from llmproxy.parsers import read_text_file_named_by_user
 from llmproxy.report.events import HOST, Handler, RedactingEventHandler, RunSettingsFromPytest, Started
 from llmproxy.report.langwatch import LangWatchEventSender, ScenarioEventBus, ScenarioEventStream
@@ -57,7 +57,7 @@ from llmproxy.scenario.values.run_ids_and_options import (
 )
 from llmproxy.trace import Cassette
 from llmproxy.trace.observing.agent_activity import find_oldest_replayed_answer_time
-from llmproxy.trace.spans import Span, SpanKind
+from llmproxy.trace.span_models import Span, SpanKind
 
 _NAMESAKES: dict[str, dict[str, int]] = {}
 """Names used in this process, with the number of each scenario of the name; guarded by the lock."""

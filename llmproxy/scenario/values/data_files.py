@@ -22,7 +22,7 @@ from typing import Any
 
 from llmproxy.amount_formatting import format_count
 from llmproxy.errors import SettingsError
-from llmproxy.files import build_dict_without_duplicates, read_bounded_bytes
+from llmproxy.file_io import build_dict_without_duplicates, read_bounded_bytes
 from llmproxy.yaml_reader import SUITE, Problems, YamlList, YamlMapping, convert_yaml_maps_to_dicts, read_documents
 
 ID = "id"

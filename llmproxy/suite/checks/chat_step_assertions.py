@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 from llmproxy.client.child_env import in_ci
 from llmproxy.core.dialects.messages import as_dict
 from llmproxy.errors import MachineError, SuiteError
-from llmproxy.files import read_bounded_text, replace_file
+from llmproxy.file_io import read_bounded_text, replace_file
 from llmproxy.report.events import Assertion, Status, redact_plain_data
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.running.run_lifecycle import EventEmitter
@@ -39,7 +39,7 @@ from llmproxy.suite.matchers.apply import (
     make_error_assertion,
 )
 from llmproxy.suite.matchers.compare import parse_actual_value_as_json
-from llmproxy.suite.matchers.match import (
+from llmproxy.suite.matchers.registry import (
     MatcherOutcomeKind,
     Unknown,
     are_json_equal,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from llmproxy.amount_formatting import format_count
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion
-from llmproxy.suite.checks.rows import (
+from llmproxy.suite.checks.row_selection import (
     MOST_ROWS,
     POLL,
     RowCheckContext,

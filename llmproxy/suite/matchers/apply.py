@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.compare import is_reference
-from llmproxy.suite.matchers.match import (
+from llmproxy.suite.matchers.registry import (
     ABSENT,
     MODIFIERS,
     REGISTRY,

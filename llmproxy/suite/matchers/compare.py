@@ -11,7 +11,7 @@ from uuid import UUID
 
 from llmproxy.core.traffic.canonical_json import reject_nan_and_infinity
 from llmproxy.core.traffic.json_diff import list_differences
-from llmproxy.suite.matchers.match import (
+from llmproxy.suite.matchers.registry import (
     ABSENT,
     REGISTRY,
     Match,

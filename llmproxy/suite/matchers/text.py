@@ -22,7 +22,7 @@ from llmproxy.advice import build_install_command
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.compare import parse_actual_value_as_json
-from llmproxy.suite.matchers.match import (
+from llmproxy.suite.matchers.registry import (
     ABSENT,
     Match,
     MatcherOutcomeKind,

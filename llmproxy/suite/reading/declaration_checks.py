@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmproxy.did_you_mean import suggest_name
-from llmproxy.suite.matchers.match import REGISTRY
+from llmproxy.suite.matchers.registry import REGISTRY
 from llmproxy.suite.matchers.variables import (
     BUILT_IN,
     Reference,

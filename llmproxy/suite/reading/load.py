@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.scenario.values.data_files import ID, LONGEST_NAME, DataFileError, name_data_cases, read_data_file_rows
 from llmproxy.suite.matchers.apply import COMPARISONS
-from llmproxy.suite.matchers.match import quote
+from llmproxy.suite.matchers.registry import quote
 from llmproxy.suite.matchers.variables import CaseVariables, StepError, strip_dollar
 from llmproxy.suite.reading.declaration_checks import (
     ScenarioVariableChecker,

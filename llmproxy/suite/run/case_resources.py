@@ -25,7 +25,7 @@ from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
 from llmproxy.scenario.running.agent_caller import Caller, read_run_variables_from_agent_env
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionToOpen
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit
-from llmproxy.suite.checks.rows import (
+from llmproxy.suite.checks.row_selection import (
     CaseStoreCleaner,
     RowCheckContext,
     build_now_and_seed_env,

@@ -45,9 +45,9 @@ from llmproxy.scenario.values.messages import (
 )
 from llmproxy.scenario.values.run_ids_and_options import derive_thread_id
 from llmproxy.suite.checks.chat_step_assertions import SuiteSnapshotFile
-from llmproxy.suite.checks.rows import RowCheckContext
+from llmproxy.suite.checks.row_selection import RowCheckContext
 from llmproxy.suite.matchers.apply import assertion, make_error_assertion, worst_status
-from llmproxy.suite.matchers.match import quote
+from llmproxy.suite.matchers.registry import quote
 from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.run_context import ReplayingAgentAdapter, SuiteRunContext, build_unjudged_assertion

@@ -23,7 +23,7 @@ from llmproxy.suite.matchers.apply import (
     validate_matcher,
 )
 from llmproxy.suite.matchers.compare import is_reference
-from llmproxy.suite.matchers.match import MODIFIERS, explain_invalid_json_path, quote
+from llmproxy.suite.matchers.registry import MODIFIERS, explain_invalid_json_path, quote
 from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
 from llmproxy.suite.schema.base_nodes import Node, add_problem, build_type_error, build_value_error, describe_value
 from llmproxy.yaml_reader import Problems, YamlMapping, get_yaml_place

@@ -22,7 +22,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from llmproxy.did_you_mean import suggest_name
-from llmproxy.suite.matchers.match import get_type_name, quote
+from llmproxy.suite.matchers.registry import get_type_name, quote
 from llmproxy.yaml_reader import Problems, YamlMapping, YamlPlace, find_yaml_place_of_path, get_yaml_place
 
 

@@ -54,7 +54,7 @@ def build_suite_schema() -> dict[str, Any]:
 
 def _build_definitions_without_model() -> dict[str, Any]:
     from llmproxy.suite.matchers.apply import COMPARISONS
-    from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY
+    from llmproxy.suite.matchers.registry import MODIFIERS, REGISTRY
 
     number = {"anyOf": [{"type": "number", "minimum": 0}, {"$ref": "#/$defs/Reference"}]}
     matchers = {name: {**known.schema, "description": known.help} for name, known in REGISTRY.items()}

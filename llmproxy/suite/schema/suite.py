@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from llmproxy.did_you_mean import suggest_name
-from llmproxy.suite.matchers.match import get_type_name, quote
+from llmproxy.suite.matchers.registry import get_type_name, quote
 from llmproxy.suite.schema.assertions import (
     Count,
     Created,

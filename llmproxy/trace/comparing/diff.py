@@ -21,7 +21,7 @@ from llmproxy.amount_formatting import dollars, format_milliseconds
 from llmproxy.core.traffic.canonical_json import is_equal_json, parse_json_or_text
 from llmproxy.core.traffic.json_diff import clip, clip_json, format_clipped_json
 from llmproxy.errors import printable
-from llmproxy.trace.spans import Span, SpanKind, get_span_arguments_or_text
+from llmproxy.trace.span_models import Span, SpanKind, get_span_arguments_or_text
 from llmproxy.trace.trace_file import Cassette
 
 CONTRACT, INFO = "contract", "info"

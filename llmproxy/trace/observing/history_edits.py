@@ -21,7 +21,7 @@ from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import as_dict, as_list, as_str, extract_content_text
 from llmproxy.core.dialects.stream_events import list_stream_events
 from llmproxy.trace.observing.agent_activity import AgentActivity
-from llmproxy.trace.observing.thread_diff import (
+from llmproxy.trace.observing.expected_vs_sent_history import (
     AgentHistoryEdit,
     History,
     HistoryItem,

@@ -31,7 +31,7 @@ from llmproxy.core.dialects.usage_and_cost import LIMITS, compute_cost
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header
-from llmproxy.trace.spans import Span, TokenUsage
+from llmproxy.trace.span_models import Span, TokenUsage
 
 _DEPTH = 8  # of a value searched for texts
 _REMEMBERED = 16  # requests

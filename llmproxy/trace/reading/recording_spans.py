@@ -16,7 +16,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import AGENT
 from llmproxy.trace.reading.span_builder import build_spans
-from llmproxy.trace.spans import Span
+from llmproxy.trace.span_models import Span
 
 
 def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Iterator[Span]:

@@ -51,7 +51,7 @@ from llmproxy.trace.reading.decoded_exchange import (
     read_model_parameters,
     set_span_arguments,
 )
-from llmproxy.trace.spans import UNREAD, Span, SpanKind
+from llmproxy.trace.span_models import UNREAD, Span, SpanKind
 
 _PLAIN = 512  # messages that are kept as plain values
 HELD_SPANS = 10_000

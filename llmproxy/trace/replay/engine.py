@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.trace.comparing.diff import ReplayDiff
-from llmproxy.trace.spans import Span, SpanKind
+from llmproxy.trace.span_models import Span, SpanKind
 from llmproxy.trace.trace_file import AgentRun, Cassette
 
 _CONNECTING = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})

@@ -26,7 +26,7 @@ from llmproxy.core.bindings import (
     match_request_values,
     rewrite_answer,
 )
-from llmproxy.core.bindings.id_pairs import RecordedIdFinder
+from llmproxy.core.bindings.created_id_pairs import RecordedIdFinder
 from llmproxy.core.bindings.session_bindings import SessionBindings, read_last_user_text
 from llmproxy.core.bindings.value_forms import UUID_SPELLINGS
 from llmproxy.core.keys.normalize import Canonical, canonicalize_request

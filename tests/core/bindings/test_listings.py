@@ -13,7 +13,7 @@ from llmproxy.core.bindings import (
     match_request_values,
     parse_volatile_field,
 )
-from llmproxy.core.bindings.volatile_field_definitions import OUTSIDE, SYSTEM, load_builtin_volatile_fields
+from llmproxy.core.bindings.volatile_result_fields import OUTSIDE, SYSTEM, load_builtin_volatile_fields
 from tests.support.messages import used, user
 from tests.support.narrowing import narrow
 

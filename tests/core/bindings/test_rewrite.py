@@ -223,6 +223,15 @@ def test_a_value_is_found_over_the_pieces_of_ollama_and_cohere(around: Json) -> 
     assert got.body == wanted.body
 
 
+def test_events_of_one_array_that_are_alike_are_each_rewritten() -> None:
+    """Gemini without `alt=sse` answers with one array, whose events may be equal."""
+    event = {"candidates": [{"content": {"parts": [{"text": "in /tmp/a now. "}], "role": "model"}}]}
+    made = rewrite_answer(BINDINGS, EMPTY, _whole([event, event, {"candidates": []}, event]))
+    assert isinstance(made, Response), str(made)
+    assert made.body.count(b"/srv/ci/w") == 3, made.body
+    assert b"/tmp/a" not in made.body
+
+
 def test_a_rewritten_answer_loses_what_is_no_longer_true_of_it() -> None:
     """Digests, lengths and encodings go; the rest of the head stays."""
     names = ("content-length", "content-encoding", "ETag", "content-digest", "x-request-id", "content-type")

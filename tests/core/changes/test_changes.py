@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from llmproxy.core.changes.accepted_changes import (
+from llmproxy.core.changes.accepted_change_model import (
     AcceptedChange,
     ClientVersionCondition,
     UnreadableAcceptedChange,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings.volatile_field_definitions import VolatileField
-from llmproxy.core.changes.accepted_changes import (
+from llmproxy.core.bindings.volatile_result_fields import VolatileField
+from llmproxy.core.changes.accepted_change_model import (
     AcceptedChange,
     ClientVersionCondition,
     build_accepted_changes,

@@ -24,8 +24,8 @@ from llmproxy.core.engine.request_stages import (
 )
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.call_interceptor import Decided, MissReason
 from llmproxy.core.sessions.exchange import EngineConfig
-from llmproxy.core.sessions.interceptor import Decided, MissReason
 from llmproxy.core.sessions.session import Session, Sessions, SessionSettings
 from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.traffic.interaction import Ending, Interaction

@@ -14,8 +14,8 @@ from llmproxy.core.engine.forking import ForkFeature, ForkInterceptor, ForkState
 from llmproxy.core.forks.fork_rows import CopiedRecording, find_fork
 from llmproxy.core.forks.overrides import parse_answer_override_options
 from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.sessions.call_interceptor import Decided, Lookup
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Decided, Lookup
 from llmproxy.core.sessions.session import Session, SessionSettings
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Chunk, Response

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.engine.concurrent_calls import (
+from llmproxy.core.engine.concurrent_answer_order import (
     LEAST_PAUSE,
     LONGEST_PAUSE,
     MOST_BYTES_READ,

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.providers.upstreams_and_rates import AwsSignedForProxyError
+from llmproxy.core.providers.upstreams_and_rate_limits import AwsSignedForProxyError
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.journal import CallDecisionJournalWriter

@@ -23,7 +23,7 @@ from llmproxy.core.providers.routing import (
     route_by_host,
     split_session_from_path,
 )
-from llmproxy.core.providers.upstreams_and_rates import (
+from llmproxy.core.providers.upstreams_and_rate_limits import (
     AwsSignedForProxyError,
     CallRateLimiter,
     add_env_upstreams,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.mitm.socket_resets_and_limits import (
+from llmproxy.mitm.idle_connections_and_resets import (
     FAILURES,
     RESTLESS,
     ClientCpuActivityDetector,

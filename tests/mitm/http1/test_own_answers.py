@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.control.stdio_tool_host import StdioClientHandler, StdioClients
+from llmproxy.core.control.mcp_shim_endpoint import StdioClientHandler, StdioClients
 from llmproxy.core.engine.engine import Engine, ProxyEngineComponentClasses
 from llmproxy.core.engine.recording_and_accounting import RecordingStoreWriter
 from llmproxy.core.engine.request_stages import RequestDecider

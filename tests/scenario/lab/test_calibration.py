@@ -19,7 +19,7 @@ from llmproxy.scenario.lab.judge_calibration import (
     calibrate_judge,
     predict_calibration_call_count,
 )
-from llmproxy.scenario.lab.judge_transcript import Transcript
+from llmproxy.scenario.lab.judge_finished_conversation import Transcript
 from tests.scenario.people import Judge
 
 type Says = Callable[[str, str, int, bool], str]

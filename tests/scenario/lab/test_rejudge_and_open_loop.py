@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
-from llmproxy.scenario.lab.judge_transcript import Transcript
+from llmproxy.scenario.lab.judge_finished_conversation import Transcript
 from llmproxy.scenario.lab.rejudge_and_open_loop import (
     RecordedUserLinesRunResult,
     RejudgeVarianceResult,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.row_checks import RowSnapshotBeforeStep, take_row_snapshot_before_step
-from llmproxy.suite.checks.rows import CaseStoreCleaner, RowCheckContext
+from llmproxy.suite.checks.row_selection import CaseStoreCleaner, RowCheckContext
 from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.stores import build_suite_store
 from tests.suite.runs import Run, created, run

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.checks.rows import CaseStoreCleaner, load_reset_hook
+from llmproxy.suite.checks.row_selection import CaseStoreCleaner, load_reset_hook
 from llmproxy.suite.stores import (
     MemoryEntityStore,
     StoreAdapter,

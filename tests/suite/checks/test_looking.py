@@ -13,7 +13,7 @@ from llmproxy.suite.checks.row_checks import (
     take_row_snapshot_before_step,
     wait_until_rows_match,
 )
-from llmproxy.suite.checks.rows import RowCheckContext, derive_setup_row_key
+from llmproxy.suite.checks.row_selection import RowCheckContext, derive_setup_row_key
 from llmproxy.suite.matchers.variables import CaseVariables, StepError
 from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
 from llmproxy.suite.stores import UnknownColumn, UnknownEntity

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from llmproxy.suite.matchers.match import (
+from llmproxy.suite.matchers.registry import (
     REGISTRY,
     Match,
     MatcherOutcomeKind,

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from llmproxy.suite.matchers.match import (
+from llmproxy.suite.matchers.registry import (
     ABSENT,
     Unknown,
     are_json_equal,

@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.rows import RowWithColumnMatches, check_row_against_field_matchers
+from llmproxy.suite.checks.row_selection import RowWithColumnMatches, check_row_against_field_matchers
 from llmproxy.suite.matchers.apply import check_value, check_values_at_paths
-from llmproxy.suite.matchers.match import ABSENT, REGISTRY, Unknown
+from llmproxy.suite.matchers.registry import ABSENT, REGISTRY, Unknown
 from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.stores import EntityInfo
 

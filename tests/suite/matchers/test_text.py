@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check_value
-from llmproxy.suite.matchers.match import REGISTRY
+from llmproxy.suite.matchers.registry import REGISTRY
 from llmproxy.suite.matchers.text import compile_pattern, is_pattern_found, match_json_schema
 from llmproxy.suite.matchers.variables import CaseVariables, StepError
 

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.matchers.match import REGISTRY
+from llmproxy.suite.matchers.registry import REGISTRY
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.schema import json_schema
 from llmproxy.yaml_reader import Problems, read_documents, read_yaml_file

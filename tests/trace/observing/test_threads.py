@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.trace.observing.thread_diff import (
+from llmproxy.trace.observing.expected_vs_sent_history import (
     compare_expected_and_sent_history,
     count_common_head_and_tail,
     join_system_text,

@@ -10,7 +10,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace import Cassette
 from llmproxy.trace.export import otlp
 from llmproxy.trace.reading.span_builder import build_mcp_message_span, build_spans
-from llmproxy.trace.spans import Span, SpanKind
+from llmproxy.trace.span_models import Span, SpanKind
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.test_servers import Tools
 

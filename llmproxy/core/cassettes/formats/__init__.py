@@ -22,7 +22,7 @@ from llmproxy.amount_formatting import format_count
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError, SettingsError
-from llmproxy.files import read_bounded_bytes, replace_file
+from llmproxy.file_io import read_bounded_bytes, replace_file
 from llmproxy.sqlite_file import is_sqlite_database_file
 
 # Any: what a YAML loader returns.

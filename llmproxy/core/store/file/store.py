@@ -16,7 +16,7 @@ from typing import override
 
 from llmproxy.core.store import row_conversion
 from llmproxy.core.store.bodies import BodyToStore, DeltaBodyWriter
-from llmproxy.core.store.file import connect, statements
+from llmproxy.core.store.file import connect, leases_and_deletes
 from llmproxy.core.store.file.connect import StoreReadConnection
 from llmproxy.core.store.reader import SLOTS, CassetteFileSyncState, Place, RecordingHead, RequestKeyChange
 from llmproxy.core.store.row_conversion import Sql, to_sql
@@ -178,10 +178,10 @@ class SqliteCassetteStore(Store):
         slot = (name, sample, to_sql(one.party), one.key)
         counted = conn.execute(_COUNT, (name, sample)).fetchall()
         if not counted:
-            statements.ensure_cassette_row_exists(conn, name, sample, now)
+            leases_and_deletes.ensure_cassette_row_exists(conn, name, sample, now)
             counted = conn.execute(_COUNT, (name, sample)).fetchall()
         elif self._held.get((name, sample), lease := counted[0][1:]) != lease:
-            raise statements.build_lease_lost_error(lease[0], one.cassette)
+            raise leases_and_deletes.build_lease_lost_error(lease[0], one.cassette)
         request, (response, _) = (self._bodies.store_body(conn, each) for each in bodies)
         found = conn.execute(SLOTS, slot).fetchall()
         live = [RecordingHead(id_, nth, status, Ending(how)) for id_, nth, status, how, _ in found]
@@ -198,13 +198,13 @@ class SqliteCassetteStore(Store):
         self._require_writable()
         if exclusive:
             with self._lock_writing_connection() as conn, write_transaction(conn):
-                statements.take_lease(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
-            self._held[to_sql(cassette), sample] = holder, *statements.get_own_pid_and_machine()
+                leases_and_deletes.take_lease(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
+            self._held[to_sql(cassette), sample] = holder, *leases_and_deletes.get_own_pid_and_machine()
 
     def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
         sql = "UPDATE cassettes SET heartbeat = ? WHERE name = ? AND sample = ? AND holder = ? AND pid = ? AND host = ?"
         with self._lock_writing_connection() as conn, write_transaction(conn):
-            ours = (to_sql(cassette), sample, holder, *statements.get_own_pid_and_machine())
+            ours = (to_sql(cassette), sample, holder, *leases_and_deletes.get_own_pid_and_machine())
             return conn.execute(sql, (self._now(), *ours)).rowcount > 0
 
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
@@ -214,23 +214,23 @@ class SqliteCassetteStore(Store):
         with self._lock_writing_connection() as conn, write_transaction(conn):
             if clean is None:
                 clean = not conn.execute(UNFINISHED, (to_sql(cassette), sample)).fetchall()
-            statements.release_lease(conn, to_sql(cassette), sample, holder, clean=clean and not self._gone)
+            leases_and_deletes.release_lease(conn, to_sql(cassette), sample, holder, clean=clean and not self._gone)
             self._held.pop((to_sql(cassette), sample), None)
 
     def promote_staged(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
         old, new, now = (to_sql(staged[0]), staged[1]), (to_sql(place[0]), place[1]), self._now()
         with self.sqlite_transaction() as conn:
-            statements.take_lease(conn, *new, holder, now, anew=False)
+            leases_and_deletes.take_lease(conn, *new, holder, now, anew=False)
             conn.executemany(_RETIRE_ONE, [(now, id_) for id_ in gone])
             for table in ("interactions", "made_ids"):
                 conn.execute(f"UPDATE {table} SET cassette = ? WHERE cassette = ? AND sample = ?", (new[0], *old))
             conn.execute(_ADD_COUNT, (*old, *new))
             conn.execute("DELETE FROM cassettes WHERE name = ? AND sample = ?", old)
-            statements.release_lease(conn, *new, holder, clean=clean)
+            leases_and_deletes.release_lease(conn, *new, holder, clean=clean)
 
     def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         with self.sqlite_transaction() as conn:
-            statements.replace_volatile_field_rows(conn, to_sql(cassette), texts)
+            leases_and_deletes.replace_volatile_field_rows(conn, to_sql(cassette), texts)
 
     def record_synced_file(self, cassette: str, seen: CassetteFileSyncState) -> None:
         with self._lock_writing_connection() as conn, write_transaction(conn):
@@ -241,7 +241,7 @@ class SqliteCassetteStore(Store):
         before = self.path.stat().st_size
         with self.sqlite_transaction() as conn:
             conn.execute("PRAGMA secure_delete=ON")
-            deleted, bodies = statements.delete_interactions(conn, ids)
+            deleted, bodies = leases_and_deletes.delete_interactions(conn, ids)
             conn.execute("PRAGMA secure_delete=OFF")
             free, pages = (conn.execute(f"PRAGMA {what}").fetchone()[0] for what in ("freelist_count", "page_count"))
         with suppress(CassetteBusy, RecordingError), self._lock_writing_connection() as conn:  # else others use it
@@ -254,7 +254,7 @@ class SqliteCassetteStore(Store):
         names = (to_sql(old), to_sql(new))
         with self.sqlite_transaction() as conn:
             leases = conn.execute(_LEASES, (names[1], self._now(), *names))
-            statements.check_new_cassette_name(self.path, old, new, leases)
+            leases_and_deletes.check_new_cassette_name(self.path, old, new, leases)
             conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", names[1:])
             for table, column in _NAMED:
                 conn.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", names[::-1])

@@ -14,7 +14,7 @@ from itertools import batched
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.core.store import row_conversion
-from llmproxy.core.store.file.statements import delete_unused_bodies, replace_volatile_field_rows
+from llmproxy.core.store.file.leases_and_deletes import delete_unused_bodies, replace_volatile_field_rows
 from llmproxy.core.store.postgres.connection import decode_pg_value, encode_pg_text, to_pg_value
 from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.errors import CassetteCorrupt

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from llmproxy.advice import describe_how_to_upgrade_llmproxy as upgrade_advice
 from llmproxy.core.store import row_conversion
 from llmproxy.core.store.bodies import DeltaBaseBody, compress_body_for_storage
-from llmproxy.core.store.file.statements import get_own_pid_and_machine, refuse_if_leased_by_other
+from llmproxy.core.store.file.leases_and_deletes import get_own_pid_and_machine, refuse_if_leased_by_other
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, StoreReadOnly
 from llmproxy.server_store_copies import ServerStoreAddress
 

@@ -20,7 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from llmproxy.core.store import row_conversion
 from llmproxy.core.store.bodies import BodyToStore, DeltaBodyWriter, DeltaEncodedBody, compress_body_for_storage
 from llmproxy.core.store.file import connect
-from llmproxy.core.store.file.statements import build_lease_lost_error, check_new_cassette_name, get_own_pid_and_machine
+from llmproxy.core.store.file.leases_and_deletes import (
+    build_lease_lost_error,
+    check_new_cassette_name,
+    get_own_pid_and_machine,
+)
 from llmproxy.core.store.postgres import connection, local_copy, schema_and_leases
 from llmproxy.core.store.postgres.connection import ReopeningPostgresConnection, ServerLost, encode_pg_text, to_pg_value
 from llmproxy.core.store.postgres.local_copy import BodyRow

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.file.connect import check_schema, connect_to_sqlite_store_file
+from llmproxy.core.store.file.leases_and_deletes import identify_this_machine, is_lease_live
 from llmproxy.core.store.file.migrations import APPLICATION_ID, NAMES, list_applied_migrations, upgrade_schema
-from llmproxy.core.store.file.statements import identify_this_machine, is_lease_live
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy

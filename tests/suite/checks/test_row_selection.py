@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.rows import (
+from llmproxy.suite.checks.row_selection import (
     MOST_ROWS,
     RowCheckContext,
     build_now_and_seed_env,

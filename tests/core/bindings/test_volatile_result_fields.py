@@ -19,7 +19,7 @@ from llmproxy.core.bindings import (
     matches_field_kind,
     parse_volatile_field,
 )
-from llmproxy.core.bindings.volatile_field_definitions import find_volatile_values_after_anchor
+from llmproxy.core.bindings.volatile_result_fields import find_volatile_values_after_anchor
 from tests.support.messages import used
 
 Json = Any

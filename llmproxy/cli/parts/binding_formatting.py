@@ -8,7 +8,7 @@ from typing import Any
 
 from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.core.bindings import VolatileField, list_volatile_field_values
-from llmproxy.core.bindings.volatile_field_definitions import load_builtin_volatile_fields
+from llmproxy.core.bindings.volatile_result_fields import load_builtin_volatile_fields
 from llmproxy.core.engine.learn_fields_from_recordings import MergedRecordingPair, find_pairs_equal_up_to_volatiles
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonicalize_stored, read_volatile_fields

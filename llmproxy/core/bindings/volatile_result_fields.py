@@ -21,7 +21,7 @@ from typing import NamedTuple
 from llmproxy.core.bindings.text_alignment import LISTED, ROW, build_any_spacing_pattern
 from llmproxy.core.bindings.value_forms import is_letter_or_digit
 from llmproxy.errors import LLMProxyError
-from llmproxy.files import DATA
+from llmproxy.file_io import DATA
 from llmproxy.lazy_regex import late
 
 LINE, TEXT = "line", "text"

@@ -41,8 +41,8 @@ from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.routing import does_request_change_server_state
 from llmproxy.core.secrets.secret_kinds import SECRET_HEADER
+from llmproxy.core.sessions.call_interceptor import ClientEnds, Decided, Lookup, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Lookup, SessionCallInterceptor
 from llmproxy.core.sessions.session import PartyKey, Session
 from llmproxy.core.store.queries import list_call_times
 from llmproxy.core.store.reader import RecordingHead, is_complete_replayable_response

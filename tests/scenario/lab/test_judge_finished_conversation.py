@@ -11,7 +11,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
-from llmproxy.scenario.lab.judge_transcript import Transcript, judge_transcript
+from llmproxy.scenario.lab.judge_finished_conversation import Transcript, judge_transcript
 from llmproxy.scenario.run_session import gather_with_limit
 from llmproxy.scenario.values.run_ids_and_options import context_scenario
 from tests.scenario.people import Judge

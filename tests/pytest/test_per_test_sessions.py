@@ -13,15 +13,15 @@ from llmproxy.calls_and_totals import KEPT_MISSES
 from llmproxy.client.control import session_url
 from llmproxy.core.sessions.journal import IN_MEMORY
 from llmproxy.errors import MachineError
-from llmproxy.pytest.run_proxies import PytestProcessResources
-from llmproxy.pytest.run_summary import read_reported_misses
-from llmproxy.pytest.shared_proxy import (
+from llmproxy.pytest.per_test_sessions import (
     SessionOptions,
     SharedProxy,
     choose_test_mode,
     make_cassette_name,
     read_test_live_channel_settings,
 )
+from llmproxy.pytest.run_proxies import PytestProcessResources
+from llmproxy.pytest.run_summary import read_reported_misses
 from tests.support import Proxy, proxy
 from tests.support.process import ROOT, clean_env
 from tests.support.proxy import ask_chat

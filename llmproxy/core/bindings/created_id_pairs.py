@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from llmproxy.core.bindings.run_variables import WORDS, RunVariablePair
 from llmproxy.core.bindings.value_forms import UUID_SPELLINGS, is_isolated_in_text, is_letter_or_digit
-from llmproxy.core.bindings.volatile_field_definitions import matches_volatile_field_path
+from llmproxy.core.bindings.volatile_result_fields import matches_volatile_field_path
 from llmproxy.core.traffic.json_diff import count_common_prefix
 from llmproxy.lazy_regex import late
 

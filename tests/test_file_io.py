@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.files import build_dict_without_duplicates, read_bounded_bytes, read_bounded_text, replace_file
+from llmproxy.file_io import (
+    build_dict_without_duplicates,
+    read_bounded_bytes,
+    read_bounded_text,
+    replace_file,
+)
 
 
 def test_a_file_is_read_whole_up_to_its_bound(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from urllib.parse import quote
 from llmproxy.core.control.parsing import BadControlRequest, Json
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.mcp_answer_replay import MICROSECONDS, McpAnswerPrerequisiteKind, build_mcp_refusal_response
+from llmproxy.core.sessions.call_interceptor import ClientDrivenAnswerPlayback
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import ClientDrivenAnswerPlayback
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import STDIO_PREFIX, Decision, McpStdioLineOutcome

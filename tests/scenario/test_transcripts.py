@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.scenario.prompts import (
+from llmproxy.scenario.transcripts import (
     content_to_text,
     enclose_in_tags,
     fill_prompt,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from llmproxy.scenario.repeats.differences_from_recording import BehaviorVsRecording, RunComparedWithRecording
+from llmproxy.scenario.repeats.model_comparison_over_runs import BehaviorVsRecording, RunComparedWithRecording
 from llmproxy.trace.comparing.behavior_comparison import (
     BehaviorChange,
     RunBehaviorSummary,
