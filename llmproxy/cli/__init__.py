@@ -41,7 +41,9 @@ GROUPS = {
         "replay": CommandEntry("replay", "Run an agent on its recording, with results or answers overridden."),
         "status": CommandEntry("env", "Show whether a proxy runs, its mode, and its counts so far."),
         "stop": CommandEntry("env", "Stop a running proxy after open answers have finished."),
-        "faults": CommandEntry("catalogue", "List the kinds of injected faults and the presets, or print one."),
+        "faults": CommandEntry(
+            "settings_faults_addon", "List the kinds of injected faults and the presets, or print one."
+        ),
         "demo": CommandEntry("demo", "Replay a recording to a real SDK client: no key, no network."),
     },
     "Look": {
@@ -82,8 +84,8 @@ GROUPS = {
     "Set up": {
         "env": CommandEntry("env", "Print the variables that send SDKs to a running proxy."),
         "doctor": CommandEntry("doctor", "Find out why an agent does not use the proxy, and what to do."),
-        "settings": CommandEntry("catalogue", "Show the value of every option and its source."),
-        "addon": CommandEntry("catalogue", "Print the path of the mitmproxy addon."),
+        "settings": CommandEntry("settings_faults_addon", "Show the value of every option and its source."),
+        "addon": CommandEntry("settings_faults_addon", "Print the path of the mitmproxy addon."),
     },
 }
 """Groups in the order of the help; each line fits a terminal of 80 columns."""

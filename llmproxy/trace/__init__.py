@@ -63,7 +63,7 @@ _HOMES = {
     "trace_file": ("AgentRun", "Cassette", "behavior_fingerprint"),
     "comparing.diff": ("ReplayDiff", "ToolFieldChange", "render"),
     "export": ("otlp", "write_otlp", "write_trace"),
-    "spans": ("AssertionResult", "EvalResult", "Provenance", "Span", "SpanKind", "TokenUsage"),
+    "span_models": ("AssertionResult", "EvalResult", "Provenance", "Span", "SpanKind", "TokenUsage"),
     "reading.recording_spans": ("spans_of",),
     "replay.engine": ("NetworkBlocked", "NetworkGuard", "OverrideNotUsed", "OverrideWarning", "ReplayEngine", "replay"),
 }  # fmt: skip
