@@ -23,17 +23,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def suggest_name(word: str, known: Iterable[str], *, listing: bool = True) -> str:
     """Return ``did you mean `x`?``, else the list of known names as a hint; empty if the list is not wanted."""
     names = list(known)
-    folded = {_fold_word(name): name for name in names}
-    near = nearest_word(_fold_word(word), folded, 0.7)
+    folded = {fold_name_case(name): name for name in names}
+    near = nearest_word(fold_name_case(word), folded, 0.7)
     if near is not None:
         return f"did you mean `{folded[near]}`?{_describe_non_ascii_characters(word) if folded[near].isascii() else ''}"
-    if not names or not listing:
-        return ""
-    return "known here: " + ", ".join(sorted(set(names))[:30])
+    return "known here: " + ", ".join(sorted(set(names))[:30]) if names and listing else ""
 
 
-def _fold_word(word: str) -> str:
-    return word.casefold().replace("_", "").replace("-", "")
+def fold_name_case(name: str) -> str:
+    """Normalise a name: dueDate, due_date and DUE_DATE are equal."""
+    return name.replace("_", "").replace("-", "").casefold()
 
 
 def _describe_non_ascii_characters(word: str) -> str:

@@ -15,6 +15,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import httpx
 
+from llmproxy.did_you_mean import fold_name_case
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.messages import ValuePath, parse_value_path, require_value_at_path
 from llmproxy.suite.stores.protocol import (
@@ -29,7 +30,6 @@ from llmproxy.suite.stores.protocol import (
     StoreOperationRejectedError,
     build_unknown_entity_error,
     filter_sort_and_limit_rows,
-    fold_name_case,
     parse_declared_entity,
 )
 

@@ -24,7 +24,7 @@ from enum import Enum, StrEnum
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
-from llmproxy.did_you_mean import did_you_mean
+from llmproxy.did_you_mean import did_you_mean, fold_name_case
 from llmproxy.errors import MachineError, SuiteError
 
 Row = dict[str, Any]
@@ -186,11 +186,6 @@ def _suggest(name: str, names: Sequence[str]) -> str:
         if fold_name_case(name) in folded
         else did_you_mean(name, names)
     )
-
-
-def fold_name_case(name: str) -> str:
-    """Normalise a name: dueDate, due_date and DUE_DATE are equal."""
-    return name.replace("_", "").replace("-", "").casefold()
 
 
 def sort_rows_by_key(rows: Iterable[Row], key: str) -> Rows:
