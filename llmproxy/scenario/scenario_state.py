@@ -216,9 +216,7 @@ class ScenarioState(BaseModel):
     def tool_calls(self, name: str | None = None) -> ToolCalls:
         """Return a tool's calls, or all, of messages and the wire. Raises MachineError: some may be missing."""
         if self._executor is not None:
-            self._require_all_calls_seen(
-                self._executor, f"what {name!r} was called with" if name else "which tools were called"
-            )
+            self._require_all_calls_seen(f"what {name!r} was called with" if name else "which tools were called")
         return ToolCalls([call for call in self._all_calls() if name in {None, call.name}], name)
 
     def server_calls(self, name: str | None = None) -> ToolCalls:
@@ -232,9 +230,8 @@ class ScenarioState(BaseModel):
         """Return differences between received and requested calls. Raises MachineError: unknown."""
         what = "whether servers got what models asked for"
         found = self._require_complete_served(what)
-        executor = self.executor
-        self._require_all_calls_seen(executor, what)
-        return diff_asked_and_served_calls(executor.wire_calls or (), found)
+        self._require_all_calls_seen(what)
+        return diff_asked_and_served_calls(self.executor.wire_calls or (), found)
 
     def _require_complete_served(self, what: str) -> McpServerToolCalls:
         found = None if self._executor is None else self._executor.wire_served
@@ -242,7 +239,7 @@ class ScenarioState(BaseModel):
         if found is None or why:
             raise MachineError(f"nobody can tell {what}: {why}.")
         if self.executor.unattributed:
-            self._require_all_calls_seen(self.executor, what)
+            self._require_all_calls_seen(what)
         if unfinished := next((each for each in found.tools if each.output is None), None):
             raise MachineError(f"nobody can tell {what}: the answer of {unfinished.label} did not come whole.")
         return found
@@ -290,16 +287,16 @@ class ScenarioState(BaseModel):
             for seen in reversed(self._executor.wire_calls or ()):
                 if seen.name == tool_name:
                     return seen.to_message()
-            self._require_all_calls_seen(self._executor, f"whether {tool_name!r} was called")
+            self._require_all_calls_seen(f"whether {tool_name!r} was called")
         return None
 
-    def _require_all_calls_seen(self, executor: ScenarioExecutorProtocol, what: str) -> None:
+    def _require_all_calls_seen(self, what: str) -> None:
         """Raise MachineError if calls may be missing."""
-        if unread := executor.wire_unread:
+        if unread := self.executor.wire_unread:
             raise MachineError(f"nobody can tell {what}: the answer of {unread}.")
-        if executor.unattributed:
+        if unattributed := self.executor.unattributed:
             raise MachineError(
-                f"nobody can tell {what}: {format_count(executor.unattributed, 'call')} arrived at the proxy while no "
+                f"nobody can tell {what}: {format_count(unattributed, 'call')} arrived at the proxy while no "
                 "agent had the turn, and whose that is is not known.",
                 hint="An agent that calls models after it has answered should send them by input.llm and set "
                 "uses_session = True.",

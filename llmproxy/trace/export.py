@@ -102,7 +102,7 @@ class SpanToOtlpConverter:
             )
         answered = span.kind is SpanKind.LLM_RESPONSE and span.metadata.get("gen_ai.conversation.id") is None
         start = request.timestamp if request else span.timestamp - (span.duration_ms or 0.0) / 1000 * answered
-        plain = self._build_base_span(span, _CLIENT, attributes, start, span.duration_ms)
+        plain = self._build_base_span(span, _CLIENT, attributes, start)
         plain["name"] = (request or span).name or f"chat {span.model or ''}".strip()
         if request is not None:
             plain.pop("parentSpanId", None)
@@ -115,7 +115,7 @@ class SpanToOtlpConverter:
         attributes = named | (span.metadata or {})
         if self._content:
             attributes |= _build_tool_content_attributes(span)
-        plain = self._build_base_span(span, _INTERNAL, attributes, span.timestamp, span.duration_ms)
+        plain = self._build_base_span(span, _INTERNAL, attributes, span.timestamp)
         plain["name"] = f"execute_tool {span.tool_name or ''}".strip()
         return plain | _build_status(span)
 
@@ -125,21 +125,17 @@ class SpanToOtlpConverter:
         attributes = metadata | _build_cost_and_token_attributes(span)
         if self._content and span.tool_name:
             attributes |= _build_tool_content_attributes(span)
-        plain = self._build_base_span(
-            span, _CLIENT if asks else _INTERNAL, attributes, span.timestamp, span.duration_ms
-        )
+        plain = self._build_base_span(span, _CLIENT if asks else _INTERNAL, attributes, span.timestamp)
         if metadata.get("gen_ai.operation.name") == "invoke_agent":
             plain["conversation"] = metadata.get("gen_ai.conversation.id")
             plain["name"] = "invoke_agent"
         return plain | _build_status(span)
 
-    def _build_base_span(
-        self, span: Span, kind: int, attributes: Plain, start: float, duration_ms: float | None
-    ) -> Plain:
+    def _build_base_span(self, span: Span, kind: int, attributes: Plain, start: float) -> Plain:
         begun = _seconds_to_nanoseconds(start)
         if not self._content:
             attributes.pop("llmproxy.reasoning", None)
-        if duration_ms is None:
+        if span.duration_ms is None:
             attributes = attributes | {"llmproxy.unknown": ["duration"]}
         plain: Plain = {
             "traceId": self._trace,
@@ -147,7 +143,7 @@ class SpanToOtlpConverter:
             "name": span.name or span.kind.value,
             "kind": kind,
             "startTimeUnixNano": str(begun),
-            "endTimeUnixNano": str(begun + max(round((duration_ms or 0.0) * _MILLION), 0)),
+            "endTimeUnixNano": str(begun + max(round((span.duration_ms or 0.0) * _MILLION), 0)),
             "attributes": [_build_attribute(name, value) for name, value in attributes.items() if value is not None],
         }
         # A request has no span of its own, so its children get its parent.

@@ -206,10 +206,8 @@ class Provenance:
         """Return its members; alias table, tools and requested models only if not empty."""
         always = ("recorded_at", "sdk_version", "python_version", "models", "prompt_hash")
         data = {name: getattr(self, name) for name in always}
-        for name in ("tools", "requested_models", "model_aliases"):
-            if given := getattr(self, name):
-                data[name] = given
-        return data
+        optional = ("tools", "requested_models", "model_aliases")
+        return data | {name: given for name in optional if (given := getattr(self, name))}
 
     @classmethod
     def from_dict(cls, data: Any) -> Provenance:

@@ -80,10 +80,8 @@ def _to_dict(message: object) -> Message:
         found: dict[str, Any] = message
     elif isinstance(message, BaseModel) and hasattr(message, "role"):
         found = message.model_dump(exclude_unset=True, exclude_none=True, exclude_defaults=True, warnings=False)
-        for name in _KEPT:
-            value = getattr(message, name, None)
-            if name not in found and value is not None:
-                found[name] = value
+        kept = {name: getattr(message, name, None) for name in _KEPT if name not in found}
+        found |= {name: value for name, value in kept.items() if value is not None}
     else:
         raise ValueError("neither dict nor message")
     return cast("Message", json.loads(json.dumps(found, default=_encode_value)))

@@ -232,19 +232,15 @@ class ReplayDiff:
 
     def summary(self) -> str:
         """Return a line for each change, or ``No changes detected.``."""
-        lines = [change.describe() for change in self.tool_changes]
-        if self.tool_sequence_changed:
-            lines.append(f"Tool sequence: {self.old_tool_sequence} → {self.new_tool_sequence}")
-        if self.intermediate_texts_changed:
-            lines.append("Intermediate texts changed")
-        if self.output_changed:
-            lines.append("Output text changed")
-        if self.token_count_changed:
-            lines.append(f"Tokens: {self.old_tokens} → {self.new_tokens}")
-        if self.cost_changed:
-            lines.append(f"Cost: ${self.old_cost:.4f} → ${self.new_cost:.4f}")
-        if self.span_count_changed:
-            lines.append(f"Spans: {self.old_span_count} → {self.new_span_count}")
+        told = (
+            (self.tool_sequence_changed, f"Tool sequence: {self.old_tool_sequence} → {self.new_tool_sequence}"),
+            (self.intermediate_texts_changed, "Intermediate texts changed"),
+            (self.output_changed, "Output text changed"),
+            (self.token_count_changed, f"Tokens: {self.old_tokens} → {self.new_tokens}"),
+            (self.cost_changed, f"Cost: ${self.old_cost:.4f} → ${self.new_cost:.4f}"),
+            (self.span_count_changed, f"Spans: {self.old_span_count} → {self.new_span_count}"),
+        )
+        lines = [change.describe() for change in self.tool_changes] + [text for changed, text in told if changed]
         return "\n".join(lines) or "No changes detected."
 
 

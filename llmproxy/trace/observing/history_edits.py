@@ -169,7 +169,7 @@ def _find_shown_edits(link: ParentRequestLink) -> list[tuple[str, ProcessorFindi
                     f"tokenLimiter cannot be observed: {len(gap.missing)} messages are missing, and it is not proven "
                     "that the new text is a summary of them"
                 )
-                told.append(("tokenLimiter", _build_unobservable_finding(reason, link.seen.label)))
+                told.append(("tokenLimiter", ProcessorFinding(None, "unobservable", reason, link.seen.label)))
         elif all(is_tool_result_or_textless_call(item) for item in gap.missing):
             pruned += sum(max(len(item.calls), 1) for item in gap.missing)
         else:
@@ -204,10 +204,6 @@ def _build_activated_finding(
     return ProcessorFinding(True, evidence, reason, seen.label, values, texts)  # noqa: FBT003 - it was at work
 
 
-def _build_unobservable_finding(reason: str, where: str = "") -> ProcessorFinding:
-    return ProcessorFinding(None, "unobservable", reason, where)
-
-
 def _combine_findings(name: str, found: Sequence[ProcessorFinding], doubts: Sequence[str]) -> ProcessorFinding:
     """Combine the findings of a step's exchanges: the strongest evidence wins, summaries are concatenated."""
     if found:
@@ -217,7 +213,7 @@ def _combine_findings(name: str, found: Sequence[ProcessorFinding], doubts: Sequ
         best.summaries = known or (None if None in texts else [])
         return best
     if doubts:
-        return _build_unobservable_finding(f"{name} cannot be observed: {'; '.join(doubts[:3])}")
+        return ProcessorFinding(None, "unobservable", f"{name} cannot be observed: {'; '.join(doubts[:3])}")
     return ProcessorFinding(activated=False, evidence="proven", reason="every request carried its whole history")
 
 
