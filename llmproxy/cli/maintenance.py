@@ -498,8 +498,7 @@ def _scan_file(
     lines_by_name = find_secret_line_numbers(text, redactor)
     if "\0" in text:  # in bytes of no text all but a key's own shape is chance
         return [("in the file's bytes", name) for name in lines_by_name if name in SHAPED], people
-    for name, lines in lines_by_name.items():
-        secrets.append((f"line {name_some(map(str, lines), shown=_LINES)}", name))
+    secrets = [(f"line {name_some(map(str, lines), shown=_LINES)}", name) for name, lines in lines_by_name.items()]
     if is_store:
         return secrets, people
     for who, places in find_git_user_positions(text).items():

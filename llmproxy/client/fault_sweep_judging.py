@@ -177,12 +177,9 @@ def judge_fault_trial(
 def _number_missed_call(mine: Sequence[Call], missed: Call) -> str:
     """Return the number of the agent's call that missed, without retries; tool calls are counted separately."""
     calls = [call for call in mine if call.channel is missed.channel]
-    answered: dict[str | None, int] = {}
-    for call in calls:
-        if call.seq < missed.seq and call.decision == Decision.REPLAY:
-            answered[call.key] = answered.get(call.key, 0) + 1
-    taken = {call.key for call in calls if call.fault and call.seq < missed.seq} - set(answered)
-    number = sum(answered.values()) + len(taken) + 1
+    answered = [call.key for call in calls if call.seq < missed.seq and call.decision == Decision.REPLAY]
+    taken = {call.key for call in calls if call.fault and call.seq < missed.seq}.difference(answered)
+    number = len(answered) + len(taken) + 1
     tool = missed.operation.removeprefix(MCP_PREFIX)
     return f"{tool} ({number})" if missed.channel is Channel.MCP else f"call {number}"
 

@@ -111,9 +111,8 @@ def render_json_report(run_tree: EventsGroupedByRun) -> str:
 
 
 def build_json_report(run_tree: EventsGroupedByRun) -> dict[str, Any]:
-    return build_json_report_header(run_tree) | {
-        "scenarios": [scenario_to_json(scenario) for scenario in run_tree.scenarios()]
-    }
+    scenarios = [scenario_to_json(scenario) for scenario in run_tree.scenarios()]
+    return build_json_report_header(run_tree) | {"scenarios": scenarios}
 
 
 def build_json_report_header(run_tree: EventsGroupedByRun) -> dict[str, Any]:

@@ -148,7 +148,9 @@ class SuiteConsole:
         # A case without a name of its own has its id as name.
         named = start.name.replace(" [", "[") not in ("", start.scenario)
         title = f"{start.scenario}{number}" + (f"  {start.name}" if named else "")
-        self._print_line(f"{self._format_status(event.status)} {title}" + (f"  ({about})" if about else ""))
+        word, code = _WORD[event.status]
+        status = f"\x1b[{code}m{word:<5}\x1b[0m" if self._colour else f"{word:<5}"
+        self._print_line(f"{status} {title}" + (f"  ({about})" if about else ""))
         bad = event.status not in (Status.PASSED, Status.SKIPPED)
         if bad and not self._verbose and (before := self._find_run_with_same_error(event, start, number)):
             self._print_line(f"      the same as {before}")
@@ -215,10 +217,6 @@ class SuiteConsole:
         self._clear_bar()
         shown = _escape_unprintable(text) if self._colour else _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text)
         self._write(f"{shown}\n")
-
-    def _format_status(self, status: Status) -> str:
-        word, code = _WORD[status]
-        return f"\x1b[{code}m{word:<5}\x1b[0m" if self._colour else f"{word:<5}"
 
     def _draw_bar(self) -> None:
         if not self._live or not self._total:

@@ -214,13 +214,9 @@ def sum_recorded_case_costs(
 
 def _find_cost(store: Path, cassette: str) -> Decimal | None:
     with suppress(LLMProxyError):
-        total = Decimal(0)
-        for span in spans_of(store, cassette=cassette, party=None):
-            if span.token_usage is not None:
-                if span.cost_usd is None:
-                    return None
-                total += Decimal(str(span.cost_usd))
-        return total
+        spans = spans_of(store, cassette=cassette, party=None)
+        costs = [span.cost_usd for span in spans if span.token_usage is not None]
+        return None if None in costs else sum((Decimal(str(cost)) for cost in costs), Decimal(0))
     return None
 
 

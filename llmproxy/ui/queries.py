@@ -120,11 +120,6 @@ def summarize_cassettes(store: StoreReader) -> dict[tuple[str, int], dict[str, A
     return found
 
 
-def count_calls(store: StoreReader, wanted: CallFilter) -> int:
-    where, values = wanted.to_sql()
-    return int(store.query(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
-
-
 def list_calls_for_timeline(store: StoreReader, wanted: CallFilter) -> list[list[Any]]:
     """Return each call's mark: id, Unix time, ms, ms to first byte, failed?, party, model; empty if too many."""
     where, values = wanted.to_sql()
@@ -260,7 +255,9 @@ def answer_recorded_steps_query(store: StoreReader, query: Query) -> Json:
     read = list(
         take_interactions_until_byte_limit((store.load(row["id"]) for row in rows[:MAX_RUN_CALLS]), MAX_RUN_BYTES)
     )
-    return {"steps": summarize_recorded_steps(read), "calls": len(read), "of": count_calls(store, which)}
+    where, values = which.to_sql()
+    ((count,),) = store.query(f"SELECT count(*) FROM interactions WHERE {where}", values)
+    return {"steps": summarize_recorded_steps(read), "calls": len(read), "of": int(count)}
 
 
 def answer_call_detail_query(store: StoreReader, query: Query) -> Json:
