@@ -44,6 +44,7 @@ def test_alone_it_records_once_and_replays_in_another_folder(tmp_path: Path) -> 
     ran = len(log.read_text().splitlines())
     assert (recorded[4]["text"], recorded[6]["text"], ran) == (f"I am in {one}", SECRET, 7)
     assert SECRET.encode() not in store.read_bytes()
+    assert "incomplete" not in llmproxy("ls", "--store", str(store)).stdout
     changed: list[Any] = [["echo", {"text": "b"}]]
     again, _ = use(shim("replay"), cwd=other, env=env, calls=[*CALLS, *changed], runs=2)
     (declined,) = use(shim("replay"), cwd=other, env=env, calls=[CALLS[5]], consent="decline")

@@ -210,7 +210,7 @@ class ProxyClientShimBackend:
     def on_server_loss(self, number: int, why: str) -> None:
         self._post_event({"number": number, "lost": why})
 
-    def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
+    def end(self, unasked: Sequence[tuple[int, bytes]], *, in_order: bool) -> None:  # noqa: ARG002 (as above)
         self._post_event({"end": True, "lines": _lines_to_json(unasked)})
         self._get_connection().close()
 
@@ -295,15 +295,18 @@ class EngineShimBackend:
         )
         found = [build_run_variable(**each) for each in detect_cwd_home_date_variables(env, Path.cwd(), git=False)]
         session = self._engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
+        self._session = session.name
         line = StdioClientHandler(self._engine, _InProcessContext(self._engine), session.name, server)
         self.on_line, self.on_server_answer = line.on_line, line.on_server_answer
         self.on_server_loss, self._on_client_end = line.on_server_loss, line.on_client_end
         for value in secrets:
             self._engine.redactor.learn_declared_secret(value)
 
-    def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
+    def end(self, unasked: Sequence[tuple[int, bytes]], *, in_order: bool) -> None:
         try:
             self._on_client_end(unasked)
+            if in_order:
+                self._engine.sessions.close_session(self._session)
         finally:
             self._engine.close()
             self._journal.close()

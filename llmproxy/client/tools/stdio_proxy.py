@@ -206,8 +206,8 @@ class ShimBackend(Protocol):
     def on_server_loss(self, number: int, why: str) -> None:
         """Handle a server that did not answer."""
 
-    def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
-        """Handle the client's end, and unrequested messages of the server."""
+    def end(self, unasked: Sequence[tuple[int, bytes]], *, in_order: bool) -> None:
+        """Handle the client's end, `in_order` if it closed its output, and unrequested messages of the server."""
 
 
 @dataclass(slots=True)
@@ -253,14 +253,15 @@ class StdioProxy:
     # --- the client ------------------------------------------------------------------------------------------------
 
     def serve(self, read: Callable[[int], bytes]) -> int:
-        code = 0
+        code, in_order = 0, False
         try:
             for line in read_lines(read):
                 self.on_client_line(line)
                 if self.failed or self._gone:
                     break
+            in_order = not (self.failed or self._gone)
         finally:
-            code = self._end_session()
+            code = self._end_session(in_order=in_order)
         return Exit.ENVIRONMENT if self.failed else Exit.FAILED if self._gone else code
 
     def on_client_line(self, line: bytes) -> None:
@@ -471,7 +472,7 @@ class StdioProxy:
         if message is not None and "method" in message and get_jsonrpc_message_id(message) is not None:
             self._write_whole(build_jsonrpc_error_line(message, f"llmproxy: {self.failed}"))
 
-    def _end_session(self) -> int:
+    def _end_session(self, *, in_order: bool) -> int:
         code = 0
         for each in self._late:
             each.cancel()
@@ -487,7 +488,7 @@ class StdioProxy:
                 self._reader.join(2.0)
                 if not self._reader.is_alive():
                     self._server.close()
-        self._call_backend_or_stop(lambda: self._host.end(self._unasked))
+        self._call_backend_or_stop(lambda: self._host.end(self._unasked, in_order=in_order))
         return max(code, 0)
 
 

@@ -228,7 +228,7 @@ def test_answers_are_put_together_and_the_connection_stays() -> None:
     to = host([answer(), answer(), last], [answer(b"{}")])
     assert [to.on_line(b"{}").forward for _ in range(2)] == [1, 1]
     to.on_server_answer(1, [(5, b"{}")])
-    to.end([])
+    to.end([], in_order=True)
 
 
 def test_a_connection_that_was_closed_while_nothing_was_asked_is_opened_again() -> None:
@@ -238,7 +238,7 @@ def test_a_connection_that_was_closed_while_nothing_was_asked_is_opened_again() 
         assert to.on_line(b"{}").forward == 1
         assert to._http is not None
         assert to._http.sock.recv(1, socket.MSG_PEEK) == b""  # the end has come
-    to.end([])
+    to.end([], in_order=True)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class Forwarding:
     def on_server_loss(self, number: int, why: str) -> None:
         self.lost_ones[number] = why
 
-    def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
+    def end(self, unasked: Sequence[tuple[int, bytes]], *, in_order: bool) -> None:
         self.unasked, self.ended = list(unasked), True
 
 
