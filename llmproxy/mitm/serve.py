@@ -450,8 +450,7 @@ def check_port_free(host: str, port: int) -> None:
     """Check that the port can be used, before anything is opened. Raises MachineError: taken, or not permitted."""
     if not port:
         return
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
         if os.name == "posix":  # on Windows it would let us share a port with who has it
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -304,8 +304,7 @@ def rewrite_exact_hit_answer(
     tokens = RecordedIdFinder(left)
     held_ids = {token.identity for text in texts for token in tokens.find_matches(text)}
     fit = Fit((), (), unchanged=held)
-    others = IdPairs(each for each in left if each not in held_ids)
-    rewriter = AnswerRewriter(paths, fit, others, named=named)
+    rewriter = AnswerRewriter(paths, fit, IdPairs(each for each in left if each not in held_ids), named=named)
     for text in texts:
         rewriter.note_present_folders(text)
     return rewriter.rewrite_response(response)
@@ -342,8 +341,7 @@ class AnswerRewriter:
         """Not `strict`: short values in prose may stay. `named`: paths replaced outside of arguments; None: all."""
         self._strict = strict
         self._named = named
-        declared = _list_declared_ids(bindings.pairs, fit.unchanged)
-        whole = IdPairs((*fit.identities, *(known or ()), *declared))
+        whole = IdPairs((*fit.identities, *(known or ()), *_list_declared_ids(bindings.pairs, fit.unchanged)))
         self._bindings, self._fit = bindings, fit
         self._tokens = RecordedIdFinder(each for each in whole if each.recorded != each.present)
         self._shorts = list_changed_short_bindings(bindings.pairs, whole)

@@ -125,8 +125,7 @@ def dump_run_variables(run_variables: Iterable[RunVariable]) -> str:
 def deserialize_run_variables(text: str) -> tuple[RunVariable, ...]:
     """Return the run variables in a text from :func:`dump_run_variables`. Raises BadRunVariable."""
     try:
-        values = json.loads(text) if text else []
-        return tuple(build_run_variable(**value) for value in values)
+        return tuple(build_run_variable(**value) for value in (json.loads(text) if text else []))
     except (ValueError, TypeError, RecursionError) as error:
         raise BadRunVariable(f"llmproxy: these are no run variables: {error}") from error
 

@@ -93,8 +93,7 @@ def match_text_with_gaps(recorded: str, gaps: Sequence[VariableSpan], present: s
             if option is not None and option.leaks:
                 furthest = TextDivergence(end, at, leaked=True)
                 continue
-            chosen = FilledGap(gaps[n], option, present[at : at + length])
-            todo.append((n + 1, at + length, (chosen, path)))
+            todo.append((n + 1, at + length, (FilledGap(gaps[n], option, present[at : at + length]), path)))
     return furthest
 
 

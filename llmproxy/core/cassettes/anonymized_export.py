@@ -109,8 +109,7 @@ def _build_stand_in(each: RunVariable, all_of_them: Sequence[RunVariable]) -> Ru
 def _replace_name_words(text: str, all_of_them: Sequence[RunVariable]) -> str:
     for each in all_of_them:
         if each.name in _CALLED and each.value not in _CALLED[each.name]:
-            pattern = rf"(?<![^\W_]){re.escape(each.value)}(?![^\W_])"
-            text = re.sub(pattern, each.name, text, flags=re.IGNORECASE)
+            text = re.sub(rf"(?<![^\W_]){re.escape(each.value)}(?![^\W_])", each.name, text, flags=re.IGNORECASE)
     return text
 
 
@@ -160,8 +159,7 @@ def embed_notes_in_first_recording(found: list[Recorded], notes: Sequence[Note])
         "changes": [note.to_member() for note in notes if isinstance(note, AcceptedChange)],
     }
     if found:
-        extra = {**found[0].extra, **{name: each for name, each in said.items() if each}}
-        found[0] = replace(found[0], extra=extra)
+        found[0] = replace(found[0], extra={**found[0].extra, **{name: each for name, each in said.items() if each}})
     return found
 
 
@@ -210,9 +208,8 @@ def strip_record_of_unkeyed_headers(each: Recorded) -> Recorded:
 def _may_occur(variable: Mapping[str, str], text: str) -> bool:
     """Return whether a run variable may occur in recordings in any form: all its words do, or a part of its day."""
     for value in filter(None, (variable["value"], variable.get("other"))):
-        words = re.findall(r"[^\W_]{2,}", value.lower())
         if not (found := re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)", value)):
-            if all(word in text for word in words):
+            if all(word in text for word in re.findall(r"[^\W_]{2,}", value.lower())):
                 return True
             continue
         day = date(*map(int, found.groups()))

@@ -168,6 +168,5 @@ def merge_accepted_change_lists(*lists: Iterable[AcceptedChange]) -> list[Accept
     for each in chain(*lists):
         which = (each.name, each.segment, each.until, each.when)
         known = found.setdefault(which, each)
-        day = max(known.accepted, each.accepted)
-        found[which] = known._replace(exactly=known.exactly | each.exactly, accepted=day)
+        found[which] = known._replace(exactly=known.exactly | each.exactly, accepted=max(known.accepted, each.accepted))
     return list(found.values())

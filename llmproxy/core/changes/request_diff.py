@@ -221,8 +221,7 @@ class _RequestDiff:
         hunks, turned = found
         if flags == [False, True] and not turned:
             raise Refused(RefusalReason.RESULT, f"{name}: it had succeeded, and failed now")
-        made = self._build_change(Kind.RESULT, old, new, f"result of {tool}")
-        yield made._replace(hunks=hunks, turned=turned)
+        yield self._build_change(Kind.RESULT, old, new, f"result of {tool}")._replace(hunks=hunks, turned=turned)
 
     def _compare_frames(self, frames: ClientPromptBoilerplate) -> Iterator[Change]:
         """Compare system text and the client's text in user messages together, since versions place them differently.

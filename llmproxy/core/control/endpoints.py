@@ -606,5 +606,4 @@ def find_control_api_access_refusal(asked: ControlRequest, token: str, page_toke
 
 def is_same_control_token(given: str, token: str) -> bool:
     """Return whether the tokens are equal; an empty one never is."""
-    sides = (each.encode("utf-8", "surrogateescape") for each in (given, token))
-    return bool(token) and hmac.compare_digest(*sides)
+    return bool(token) and hmac.compare_digest(*(each.encode("utf-8", "surrogateescape") for each in (given, token)))

@@ -59,8 +59,7 @@ def _record_result_or_unknown(draft: Draft, block: dict[str, Any]) -> None:
     kind = as_str(block.get("type"))
     if kind not in messages.BLOCKS:
         draft.unknown[kind or "a block without a type"] = None
-    content = as_dict(block.get("content"))
-    failed = block.get("is_error") is True or as_str(content.get("type")).endswith("_error")
+    failed = block.get("is_error") is True or as_str(as_dict(block.get("content")).get("type")).endswith("_error")
     draft.add_result(messages.read_tool_result_block(block), failed=failed)
 
 

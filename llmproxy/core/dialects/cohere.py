@@ -64,9 +64,8 @@ def _write_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Head
         return WHOLE, [dump_json({"id": said.id, "finish_reason": why, "message": message, "usage": _USAGE})]
     events: list[Json] = [{"type": "message-start", "id": said.id, "delta": {"message": {"role": "assistant"}}}]
     if text or not calls:
-        start = {"message": {"content": {"type": "text", "text": ""}}}
         events += [
-            {"type": "content-start", "index": 0, "delta": start},
+            {"type": "content-start", "index": 0, "delta": {"message": {"content": {"type": "text", "text": ""}}}},
             {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": text}}}},
             {"type": "content-end", "index": 0},
         ]

@@ -119,8 +119,7 @@ class _ShortenedDocument:
             self._open.pop()
 
     def is_beyond_limits(self) -> bool:
-        too_much = self._size > _ALL or len(self.parts) > _PIECES
-        return too_much or len(self._open) + self._left_out > _DEEPEST
+        return self._size > _ALL or len(self.parts) > _PIECES or len(self._open) + self._left_out > _DEEPEST
 
 
 def shorten_json_strings_and_lists(body: bytes | bytearray) -> bytes:
@@ -159,8 +158,7 @@ def _truncate_json_string(body: bytes | bytearray, start: int, end: int) -> byte
     if end - start <= _STRING:
         return bytes(body[start:end])
     whole = _UNITS.match(body, start + 1, start + _STRING)
-    text = whole[0] if whole else b""
-    return b'"' + text.decode("utf-8", "ignore").encode() + b'"'
+    return b'"' + (whole[0] if whole else b"").decode("utf-8", "ignore").encode() + b'"'
 
 
 _PRELUDE = struct.Struct(">III")

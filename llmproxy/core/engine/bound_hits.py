@@ -454,8 +454,7 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
             bound.untouched.add(slot.id)
             return None
         renamed = (each.name for each in bound.known if each.recorded != each.present)
-        names = {*table.limited_to_run_paths.changed, *renamed}
-        return BoundAnswer(result, Fit(tuple(sorted(names)), ()))
+        return BoundAnswer(result, Fit(tuple(sorted({*table.limited_to_run_paths.changed, *renamed})), ()))
 
 
 class BindingFeature(Feature):

@@ -140,8 +140,7 @@ class InteractionFromExchangeBuilder:
         kind, body = response.mime_type, response.body
         request = self._keying.redact(exchange, exchange.request.data)
         if exchange.kept.has_twin:
-            after = (AFTER_HEADER, exchange.kept.after or "nothing")
-            request = replace(request, headers=(*request.headers, after))
+            request = replace(request, headers=(*request.headers, (AFTER_HEADER, exchange.kept.after or "nothing")))
         made = Interaction(
             provider=exchange.route.provider.name, operation=exchange.operation, key=exchange.key or Key(""),
             request=_restore_upstream_host(exchange.route.upstream, request),

@@ -397,8 +397,7 @@ class ChangedRequestReaskInterceptor(RecordingReplacementInterceptor):
             return found
         if recorded is not None and store is not None:
             key = found.key if again is not None else recorded.key
-            slots = store.find_keyed(*self.old_cassette_place, call.party, key)
-            self._gone.update(slot.id for slot in slots)
+            self._gone.update(slot.id for slot in store.find_keyed(*self.old_cassette_place, call.party, key))
         self._asked.add(call.key)
         if recorded is not None and (before := parse_answer_as_message(recorded)) is not None:
             call.state.put(_AnswerInConversation(before, tuple(read_request_messages(recorded.request.body))))

@@ -292,8 +292,7 @@ def load_credential_hash_secret(store: Path) -> bytes:
     path = Path(f"{store}.secret")
     try:
         if not path.exists():
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(_SECRET_LENGTH))
         found = path.read_bytes()
     except FileExistsError:  # another process was quicker

@@ -255,8 +255,7 @@ class MissExplainer:
         def add_recorded(context: MissContext, id_: int) -> MissContext:
             recorded = load(id_)
             upstreams = find_unset_recorded_upstream(where, recorded.upstream, named) | dict(context.upstreams)
-            client = parse_user_agent_client(recorded.request.headers)
-            return replace(context, recorded_by=client, upstreams=upstreams)
+            return replace(context, recorded_by=parse_user_agent_client(recorded.request.headers), upstreams=upstreams)
 
         return build_miss_explanation(context, wanted, found, wording, add_recorded)
 

@@ -410,8 +410,7 @@ def _build_object(old: object, found: ToolOverride) -> object:
     value = found.parsed_value
     wrapped = next((name for name in _WRAPPERS if isinstance(old, dict) and list(old) == [name]), None)
     if wrapped is not None and not (isinstance(value, dict) and list(value) == [wrapped]):
-        inner = as_dict(old)[wrapped]
-        return {wrapped: found.text if isinstance(inner, str) else value}
+        return {wrapped: found.text if isinstance(as_dict(old)[wrapped], str) else value}
     return value if isinstance(value, dict) else {"result": value}
 
 
@@ -460,8 +459,7 @@ def _parse_mock_rule(tool: str, rule: Json) -> ToolOverride:
         raise InvalidMock(f"of {tool}: {format_given_value(rule)} is no rule", hint=hint)
     unknown = next((str(name) for name in rule if name not in RULE), None)
     if unknown is not None:
-        more = did_you_mean(unknown, RULE)
-        raise InvalidMock(f"of {tool}: a rule has no {unknown[:80]!r}{more}", hint=hint)
+        raise InvalidMock(f"of {tool}: a rule has no {unknown[:80]!r}{did_you_mean(unknown, RULE)}", hint=hint)
     if "returns" not in rule:
         raise InvalidMock(f"of {tool}: {format_given_value(rule)} does not say what it `returns`", hint=hint)
     when, nth = rule.get("when"), rule.get("nth")

@@ -104,14 +104,13 @@ def canonicalize_request(request: Request, route: Route, rules: Rules, made_by: 
     elif tree is not None:
         tree = normalize_form_fields(tree, ready)
     body = request.body if tree is None and kind != "json" else dump(tree)
-    path = canonicalize_ambiguous_path(request.target, slashes=route.model is None)
     return Canonical(
         provider=route.provider.name, method=request.method, operation=_canonicalize_operation(request, route, walker),
         model=route.model, stream=stream,
         headers=list_headers_in_request_key(request.headers, known=route.known, kind=kind, stream=stream),
         query=list_query_members_in_key(request.target, route.provider, walker.replace_url_id, known=route.known),
         kind=kind, body=body, tree=tree, refs=tuple(dict.fromkeys(walker.refs)),
-        variant=f"{route.variant} {path}".strip(),
+        variant=f"{route.variant} {canonicalize_ambiguous_path(request.target, slashes=route.model is None)}".strip(),
     )  # fmt: skip
 
 
@@ -134,13 +133,12 @@ def _canonicalize_mcp(
     request: Request, route: Route, said: mcp.McpRequestKeyParts, rules: CompiledNormalizeRules
 ) -> Canonical:
     tree = said.tree if said.tree is None or rules.is_empty else apply_normalize_rules(said.tree, rules)
-    path = request.target.partition("?")[0]
     return Canonical(
         provider=route.provider.name, method=request.method, operation=said.operation, model=None, stream=False,
         headers=list_headers_in_request_key(said.headers, known=False, kind="json", stream=False),
         query=list_query_members_in_key(request.target, route.provider, lambda name: name, known=False),
         kind="empty" if tree is None else "json", body=b"" if tree is None else dump(tree), tree=tree, refs=(),
-        variant=canonicalize_ambiguous_path(request.target, slashes=True) or unquote(path),
+        variant=canonicalize_ambiguous_path(request.target, slashes=True) or unquote(request.target.partition("?")[0]),
     )  # fmt: skip
 
 
@@ -249,8 +247,7 @@ def find_operation_body_rules(route: Route, tree: dict[str, object]) -> Shape:
     operation = route.operation.partition("/")[0]
     if (route.family, operation) == built_in_body_rules.NATIVE:
         version = tree.get(built_in_body_rules.VERSION_MEMBER)
-        on_clouds = isinstance(version, str) and version.startswith(built_in_body_rules.ON_CLOUDS)
-        return MESSAGES if on_clouds else NOTHING
+        return MESSAGES if isinstance(version, str) and version.startswith(built_in_body_rules.ON_CLOUDS) else NOTHING
     if operation == "responses" and route.ids:  # a path below one response is not a request to generate
         return NOTHING
     return SHAPES.get((route.family, operation), NOTHING)

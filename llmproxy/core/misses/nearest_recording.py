@@ -454,8 +454,7 @@ def _suggest_ignoring_rules(path: str, old: object, new: object) -> Iterator[Rul
 def _suggest_text_rules(old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Rules | None:
     rules = Rules()
     for _ in range(_ROUNDS):
-        kind = get_volatile_difference_kind(old, new) or ""
-        found = next(_list_helpful_rules(kind, old, new, packs), None)
+        found = next(_list_helpful_rules(get_volatile_difference_kind(old, new) or "", old, new, packs), None)
         if found is None:
             return None
         rule, old, new = found

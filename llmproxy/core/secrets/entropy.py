@@ -152,8 +152,7 @@ _TEMPLATE = late(r"\$?[<\[{(].*[>\]})]|\$\w+|%\w*%?|[*.x…]+|__\w+__", re.IGNOR
 
 def is_real_password(text: str, user: str = "") -> bool:
     """Return whether a password in a URL is real: no example, no variable, not the user's own name."""
-    known = text == user or text.strip("#!").lower() in PASSWORDS
-    return not (known or _TEMPLATE.fullmatch(text) or "REDACTE" in text)
+    return not (text == user or text.strip("#!").lower() in PASSWORDS or _TEMPLATE.fullmatch(text) or "REDACTE" in text)
 
 
 def is_real_password_in_variable(text: str) -> bool:

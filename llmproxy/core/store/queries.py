@@ -66,8 +66,7 @@ def count_unused(
     sql = "SELECT id, key FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL"
     sql += "".join(f" AND NOT ({OF_CHANNEL[each]})" for each in sorted(without))
     sql += f" AND operation NOT IN ({', '.join('?' * len(OPTIONAL))})"
-    found = store.query(sql, [to_sql(cassette), sample, *OPTIONAL])
-    left = [key for id_, key in found if id_ not in served]
+    left = [key for id_, key in store.query(sql, [to_sql(cassette), sample, *OPTIONAL]) if id_ not in served]
     gone = list_key_digests_allowed_unused(store, cassette) if left else ()
     return sum(digest_key_of_call_not_made(key) not in gone for key in left)
 

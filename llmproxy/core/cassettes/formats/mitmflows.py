@@ -56,8 +56,7 @@ def _parse_value(data: memoryview, at: int, end: int, depth: int) -> tuple[Tree,
     """Return the value at `at`, and the position of the next one."""
     if depth > _DEPTH:
         raise _Damaged(at, "nested too deeply")
-    head = bytes(data[at : min(at + _LENGTH + 1, end)])
-    digits, colon, _ = head.partition(b":")
+    digits, colon, _ = bytes(data[at : min(at + _LENGTH + 1, end)]).partition(b":")
     if not colon or not digits.isdigit():
         raise _Damaged(at, "no length of a netstring, the file is damaged or cut")
     start = at + len(digits) + 1

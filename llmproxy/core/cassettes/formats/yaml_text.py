@@ -154,8 +154,7 @@ def write_scalar(value: object) -> str:
 
 
 def _quote_text(text: str) -> str:
-    quoted = json.dumps(text, ensure_ascii=False)
-    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 _VALUES = {"null": None, "~": None, "": None, "true": True, "false": False}

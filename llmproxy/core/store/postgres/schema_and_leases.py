@@ -220,11 +220,10 @@ SELECT sha256, base FROM llmproxy.bodies AS b WHERE NOT EXISTS (SELECT 1 FROM ll
 def delete_interactions(conn: Conn, ids: Sequence[int]) -> int:
     with conn.transaction():
         places = mark_cassette_copies_outdated(conn, ids)
-        names = [name for name, _ in places]
         conn.execute(
             "UPDATE llmproxy.interactions SET superseded_by = NULL WHERE cassette = ANY(%s) AND superseded_by = "
             "ANY(%s)",
-            (names, ids),
+            ([name for name, _ in places], ids),
         )
         deleted = conn.execute("DELETE FROM llmproxy.interactions WHERE id = ANY(%s)", (ids,)).rowcount
         for place in places:
