@@ -264,8 +264,7 @@ class PartlyLiveSession:
             return f"{self.parted} went to a real tool, so no recorded state holds any more"
         if id_ in self.done:
             return "each of its recordings was told already, and a call may change something"
-        beside = set(step.beside)
-        if beside and not announced((*sorted(beside), id_)):
+        if (beside := set(step.beside)) and not announced((*sorted(beside), id_)):
             names = _join_call_names(path, sorted(beside))
             return f"it was recorded while {names} ran, so nobody knows in which state it was answered"
         if waits := sorted(self.pending - beside):

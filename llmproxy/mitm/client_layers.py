@@ -235,8 +235,7 @@ class Http2ClientConnectionLayer(layer.Layer):
         yield look
 
     def _refuse_unfinished_grpc(self, number: int) -> Commands:
-        stream = self._streams.get(number)
-        if stream is None or stream.request is None:
+        if (stream := self._streams.get(number)) is None or stream.request is None:
             return
         if grpc.count_grpc_messages_capped(stream.held) or time.monotonic() - stream.since > self._proxy.body_patience:
             yield from self._refuse_grpc_client_streaming(stream)

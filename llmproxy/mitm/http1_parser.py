@@ -204,8 +204,7 @@ def _parse_head_bytes(raw: bytes) -> Head:
     lines = raw[:-4].split(b"\r\n")
     if lines[0] == _HTTP2:
         raise BadHttp1Request("llmproxy: HTTP/2 is not served here; use HTTP/1.1.")
-    match = _REQUEST_LINE.fullmatch(lines[0])
-    if match is None:
+    if (match := _REQUEST_LINE.fullmatch(lines[0])) is None:
         raise BadHttp1Request(f"llmproxy: {_describe_line_safely(lines[0])} is no HTTP/1 request line.")
     headers: list[tuple[str, str]] = []
     lengths: set[str] = set()

@@ -173,8 +173,7 @@ class ConcurrentAnswerEndSpacer:
             ends.coming.append(exchange.progress.seq)
 
     def on_answer_end(self, exchange: Exchange, client: ClientEnds) -> None:
-        ends = self._ends.get(exchange.session.name)
-        if ends is not None and exchange.progress.seq in ends.coming:
+        if (ends := self._ends.get(exchange.session.name)) is not None and exchange.progress.seq in ends.coming:
             now = self.clock()
             ends.coming.remove(exchange.progress.seq)
             ends.seq, ends.at, ends.until, ends.client = exchange.progress.seq, now, now + LONGEST_TURN, client

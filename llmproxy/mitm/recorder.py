@@ -262,8 +262,7 @@ class Recorder(WebSocketHooks):
 
     async def response(self, flow: http.HTTPFlow) -> None:
         """Store the answer; its end reaches the client when this returns."""
-        exchange = self._find_exchange(flow)
-        if exchange is not None and flow.websocket is not None:
+        if (exchange := self._find_exchange(flow)) is not None and flow.websocket is not None:
             self._on_switch(flow, exchange)
         elif exchange is not None:
             if flow.response is not None and flow.response.trailers:
@@ -297,8 +296,7 @@ class Recorder(WebSocketHooks):
         if begun is not None and begun.exchange is not None:
             begun.exchange.note = begun.exchange.note or "the connection ended before it was served"
             self._proxy.report_exchange_end(begun.exchange, 0)
-        exchange = self._proxy.released.pop(client.id, None)
-        if exchange is not None:
+        if (exchange := self._proxy.released.pop(client.id, None)) is not None:
             self._proxy.turns.on_answer_end(exchange, None)
         if exchange is None or exchange.progress.finished:
             return

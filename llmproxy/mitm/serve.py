@@ -560,8 +560,7 @@ async def drain_client_connections(proxy: ProxyContext, server: proxyserver.Prox
 
 def advise_gitignore_of_call_journal(store: Path) -> str:
     journal = get_decision_journal_path(store.absolute())
-    root = next((folder for folder in journal.parents if (folder / ".git").exists()), None)
-    if root is None:
+    if (root := next((folder for folder in journal.parents if (folder / ".git").exists()), None)) is None:
         return ""
     asking = ["git", "check-ignore", "--quiet", "--no-index", str(journal)]
     try:

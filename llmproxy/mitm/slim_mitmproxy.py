@@ -31,8 +31,7 @@ class LazyModule(ModuleType):
             raise AttributeError(name)
         if "__path__" in vars(self) and find_spec(f"{self.__name__}.{name}") is not None:
             return importlib.import_module(f"{self.__name__}.{name}")
-        spec = self.__spec__
-        if spec is None or spec.loader is None:
+        if (spec := self.__spec__) is None or spec.loader is None:
             raise AttributeError(name)
         self.__class__ = ModuleType  # type: ignore[assignment]  # from now on it is what it would have been
         spec.loader.exec_module(self)

@@ -142,8 +142,7 @@ class WebSocketHooks:
         exchange.recording = recording
 
     def websocket_message(self, flow: http.HTTPFlow) -> None:
-        exchange = self._find_exchange(flow)
-        if exchange is None or flow.websocket is None:
+        if (exchange := self._find_exchange(flow)) is None or flow.websocket is None:
             return
         try:
             message = flow.websocket.messages[-1]

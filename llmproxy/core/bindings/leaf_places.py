@@ -369,8 +369,7 @@ def find_volatile_matches(
 
 def list_volatile_fields_for_place(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField, ...]:
     """Return the volatile fields possible in a text: its tool's, or those of system text in the agent's text."""
-    fields = bindings.text_slots
-    if not fields:
+    if not (fields := bindings.text_slots):
         return ()
     if place.zone is Zone.RESULT and place.call is not None:
         tool = place.call.tool

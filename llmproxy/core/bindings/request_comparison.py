@@ -187,8 +187,7 @@ class BoundRequestComparer(LeafPairVisitor):
         for name in sorted(recorded):
             ids = self._find_known_id_spans(name, accepts=False)
             gaps = _add_nonoverlapping_gaps(ids, self._list_bound_value_gaps(name, place))
-            told = self._find_present_name(name, gaps, left, place)
-            if told is None:
+            if (told := self._find_present_name(name, gaps, left, place)) is None:
                 if name in left and gaps:
                     return Mismatch(MisfitReason.LEAKED, place.path, name, "", gaps[0].name)
                 mine, theirs = recorded.keys(), present.keys()

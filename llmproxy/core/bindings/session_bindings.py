@@ -124,8 +124,7 @@ _LISTS = ("messages", "input", "contents")
 
 def get_user_text_around_bound_values(recorded: Canonical, table: Bindings) -> tuple[str, str]:
     """Return the literal start and end of a recording's last user text, to exclude candidates; empty if unclear."""
-    text = read_last_user_text(recorded)
-    if text is None or table.text_slots.get(OUTSIDE):
+    if (text := read_last_user_text(recorded)) is None or table.text_slots.get(OUTSIDE):
         return "", ""
     spots = table.forms_in_user_text.find_matches(text)
     return (text[: spots[0].start], text[spots[-1].end :]) if spots else (text, text)

@@ -86,8 +86,7 @@ def match_text_with_gaps(recorded: str, gaps: Sequence[VariableSpan], present: s
                 found.append(node[0])
                 node = node[1]
             return found[::-1]
-        branches = list(_list_gap_fillings(gaps[n], present, at))
-        if not branches and end >= furthest.recorded:
+        if not (branches := list(_list_gap_fillings(gaps[n], present, at))) and end >= furthest.recorded:
             furthest = TextDivergence(end, at)
         for length, option in reversed(branches):
             if option is not None and option.leaks:

@@ -124,8 +124,7 @@ def _find_kind_spans_touching(kind: str, text: str, at: int) -> Iterator[tuple[i
         # A duration may begin inside of a word: 0m1.234s.
         if begin > start and is_in_word(text, begin) and not (kind == "duration" and text[begin - 1] in "mh"):
             continue
-        match = IN_TEXT[kind].match(text, begin, min(end, begin + 300))
-        if match is not None and match.end() >= at:
+        if (match := IN_TEXT[kind].match(text, begin, min(end, begin + 300))) is not None and match.end() >= at:
             found.append((begin, match.end()))
     yield from sorted(found, key=lambda each: each[0] - each[1])
 
@@ -473,8 +472,7 @@ def _merge_listing_rows(lessons: Sequence[LearnedField]) -> Iterator[LearnedFiel
     rows = Counter(_get_call_of_file_listing(lesson.field) for lesson in lessons)
     seen = set[tuple[str, str]]()
     for lesson in lessons:
-        listing = _get_call_of_file_listing(lesson.field)
-        if listing is None or rows[listing] == 1:
+        if (listing := _get_call_of_file_listing(lesson.field)) is None or rows[listing] == 1:
             yield lesson
         elif listing not in seen:
             seen.add(listing)
@@ -534,8 +532,7 @@ def rewrite_recorded_request_for_miss(
     """Return a recorded request with this run's values, for the text of a miss, never for an answer."""
     if not isinstance(recorded, dict) or not isinstance(present, dict):
         return RecordedRequestWithPresentValues(recorded)
-    varying = _learn_fields_and_compare(bindings, recorded, present, known, outside=False)[0]
-    if varying:
+    if varying := _learn_fields_and_compare(bindings, recorded, present, known, outside=False)[0]:
         wider = add_field_definitions_to_bindings(bindings, [each.field for each in varying])
         whole = _restate_request(wider, recorded, present, known)
         if whole.tree != present:

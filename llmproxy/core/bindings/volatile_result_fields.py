@@ -131,8 +131,7 @@ def parse_volatile_field(value: object) -> VolatileField:
     texts = {name: value.get(name, LINE if name == "at" else "") for name in known - {"noise"}}
     if wrong := sorted(name for name, text in texts.items() if not isinstance(text, str)):
         raise BadVolatileField(f"llmproxy: `{wrong[0]}` of a volatile field is {texts[wrong[0]]!r}; it must be a text.")
-    noise = value.get("noise")
-    if noise is not None and not isinstance(noise, bool):
+    if (noise := value.get("noise")) is not None and not isinstance(noise, bool):
         raise BadVolatileField(f"llmproxy: `noise` of a volatile field is {noise!r}; it is true or false.")
     field = VolatileField(noise=noise, **texts)
     if not re.fullmatch(r"[A-Za-z_][\w.-]{0,99}", field.name):

@@ -212,8 +212,7 @@ class CassetteDir:
         while True:
             generation = store.generation
             last = store.find_last_id(cassette)
-            data = _format_cassette(store, cassette)
-            if data is None:
+            if (data := _format_cassette(store, cassette)) is None:
                 return None
             if not path.exists() or path.read_bytes() != data:
                 if path.exists() and not force:

@@ -137,13 +137,11 @@ class _ExchangeConverter:
         )
 
     def route_exchange(self, place: _RequestUrl, extra: _LlmproxyMember) -> tuple[Route, bool]:
-        provider = extra.text("provider")
-        if provider and (ours := route_by_host(*place, {provider: place.origin})):
+        if (provider := extra.text("provider")) and (ours := route_by_host(*place, {provider: place.origin})):
             return ours, provider in PROVIDERS
         if found := route_by_host(*place, self.upstreams):
             return found, True
-        made_up = route_by_host(*place, {place.netloc: place.origin})
-        if made_up is None:
+        if (made_up := route_by_host(*place, {place.netloc: place.origin})) is None:
             raise AssertionError(f"{place.origin} was named as an upstream and not found")
         return made_up, False
 
@@ -209,8 +207,7 @@ class _ExchangeConverter:
 
 def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers, bytes]:
     """Undo the content-encoding; one that the body lacks is dropped, except for `ours`, where it is kept."""
-    coding = header(headers, "content-encoding")
-    if coding is None or ours:
+    if (coding := header(headers, "content-encoding")) is None or ours:
         return headers, body
     with suppress(ValueError):  # not encoded: recorded decoded, with the field kept
         body = decode_body(body, coding)

@@ -119,8 +119,7 @@ class AcceptedChange(NamedTuple):
                 f"change {texts[0]}: `exactly` lists pairs of digests, 16 digits each: BEFORE..AFTER"
             )
         exactly = frozenset((pair[1].replace(_NEW, ""), pair[2].replace(_NEW, "")) for pair in pairs if pair)
-        day = _parse_day(value.get("accepted"))
-        if day is None:
+        if (day := _parse_day(value.get("accepted"))) is None:
             raise UnreadableAcceptedChange(f"change {texts[0]}: it has no day on which it was accepted")
         name, segment, difference = map(str, texts)
         return cls(

@@ -447,8 +447,7 @@ def _check_answer_fits_tools(answer: Message, was: ParsedRequest, now: ParsedReq
     before, after = dict(_list_tools(was)), dict(_list_tools(now))
     deferred = any("tool_search" in name or "defer" in json.dumps(tool) for name, tool in after.items())
     for call in (*answer.tool_calls, *answer.beside):
-        tool = after.get(call.name)
-        if tool is None:
+        if (tool := after.get(call.name)) is None:
             gone = any(_get_parameter_schema(old) is None for name, old in before.items() if name not in after)
             if call.name in before or not (deferred or before == after or (call.hosted and not gone)):
                 return f"the answer calls {call.name}, which is not offered"

@@ -202,10 +202,8 @@ def _declare_variables(engine: Engine, call: RoutedControlRequest) -> Json:
     """
     if not call.body.get("run_variables") or set(call.body) != {"run_variables"}:
         raise BadControlRequest('llmproxy: say what is declared: {"run_variables": {"name": "value"}}.')
-    session, declared = (
-        engine.sessions.get_session(call.name),
-        parsing.parse_control_run_variables(call.body["run_variables"]),
-    )
+    session = engine.sessions.get_session(call.name)
+    declared = parsing.parse_control_run_variables(call.body["run_variables"])
     engine.get_feature(BindingFeature).declare_variables(session, declared)
     return build_session_report(engine, session)
 
@@ -569,14 +567,12 @@ def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlApiConte
     refusing = find_control_api_access_refusal(asked, proxy.token, proxy.page_token)
     if refusing is not None and shape not in OPEN:
         raise refusing
-    endpoints = TABLE.get(shape)
-    if endpoints is None:
+    if (endpoints := TABLE.get(shape)) is None:
         if (told := NOBODYS.get(shape[0])) is not None:
             raise UnknownControlPath(told)
         known = ", ".join(sorted("/".join(row) for row in TABLE))
         raise UnknownControlPath(f"llmproxy: there is no {path}.", hint=f"There is, under {CONTROL_PREFIX}: {known}")
-    endpoint = endpoints.get("GET" if asked.method == "HEAD" else asked.method)
-    if endpoint is None:
+    if (endpoint := endpoints.get("GET" if asked.method == "HEAD" else asked.method)) is None:
         raise WrongMethod(f"llmproxy: {path} takes {' or '.join(endpoints)}, not {asked.method[:20]}.")
     name = words[1] if len(words) > 1 else ""
     body, query = parsing.parse_json_object_body(asked.body), _parse_query(asked.target)

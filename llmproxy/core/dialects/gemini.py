@@ -68,8 +68,7 @@ def _add_candidates(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _record_hosted_or_unknown_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
-    kind = find_item_kind_by_members(part, PARTS)
-    if kind is None:
+    if (kind := find_item_kind_by_members(part, PARTS)) is None:
         draft.unknown[next(iter(part))] = None
         return
     asks, inner = PARTS[kind], as_dict(part.get(kind))

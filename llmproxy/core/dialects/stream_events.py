@@ -503,8 +503,7 @@ def split_body_into_json_values(content_type: str, body: bytes) -> list[JsonValu
         return list(_list_ndjson_parts(body))
     if kind == "aws":
         return list(_list_aws_event_frames(body))
-    whole = _json_part(body, 0, len(body))
-    if whole is None:
+    if (whole := _json_part(body, 0, len(body))) is None:
         return list(_list_ndjson_parts(body)) if kind in ("json", "array") else []
     return [whole]  # also a stream in one array: splitting it has no benefit
 

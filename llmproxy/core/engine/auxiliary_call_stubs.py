@@ -81,8 +81,7 @@ class StubInterceptor(SessionCallInterceptor[Exchange]):
         return False
 
     def _answer_with_stub(self, call: Exchange, stub: Stub, asked: RequestForStub) -> bool:
-        made = stub.answer(asked)
-        if made is None:
+        if (made := stub.answer(asked)) is None:
             return False
         call.decision, call.answer.made, call.note = Decision.REPLAY, made, f"{stub.name}: {stub.why}"
         call.answer.told = tuple(each for each in made.headers if each[0] == "location")  # redirect to the client

@@ -302,8 +302,7 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
 
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
-        compared = call.state.get(_UnboundReason)
-        if compared is None or context.state:
+        if (compared := call.state.get(_UnboundReason)) is None or context.state:
             return context
         return replace(context, unbound=compared.why, unbound_at=compared.at)
 
@@ -424,8 +423,7 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
     def _find_next_recorded_key(call: Exchange, store: Store) -> Key | None:
         session = call.session
         order = list_request_keys_of_party(store, (session.cassette, session.sample), call.party)
-        last = session.get_last_key_if_of_party(call.party)
-        if last is None:
+        if (last := session.get_last_key_if_of_party(call.party)) is None:
             return order[0][1] if order else None
         nth = session.position.counts[(call.party, last)]
         at = next((n for n, (_, key, occurrence) in enumerate(order) if key == last and occurrence == nth), None)

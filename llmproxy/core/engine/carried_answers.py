@@ -122,8 +122,7 @@ class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
 
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
-        looked = call.state.get(CarriedAnswerOutcome)
-        if looked is None or looked.refusal is None or context.state:
+        if (looked := call.state.get(CarriedAnswerOutcome)) is None or looked.refusal is None or context.state:
             return context
         reason = f"not carried ({looked.refusal.why}): {looked.refusal.text}"
         return replace(context, not_carried=reason, on_trial=self._trial)
@@ -150,8 +149,7 @@ class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
-        looked = call.state.get(CarriedAnswerOutcome)
-        if looked is None:
+        if (looked := call.state.get(CarriedAnswerOutcome)) is None:
             return record
         if self._trial and len(self._told) < _KEPT:
             self._told.append(self._summarize_trial_call(call, looked))
@@ -221,8 +219,7 @@ class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
         call: Exchange, wanted: Canonical, said: str
     ) -> tuple[Canonical, Bindings | None] | None:
         """Return a request with the recorded run's values, and bindings; None if it has a recorded value already."""
-        binding = call.session.find_interceptor(BindingInterceptor)
-        if binding is None or not said:
+        if (binding := call.session.find_interceptor(BindingInterceptor)) is None or not said:
             return wanted, None
         then, now, scope = deserialize_run_variables(said), binding.bound.declared.values(), binding.bound.scope
         forward = Bindings(then, now, scope=scope)
@@ -281,8 +278,7 @@ class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
         opened, written = store.generation
         # The session's own recordings have no place.
         generation = opened, written if call.session.settings.mode in OFFLINE else 0
-        known = self._places.get(call.party)
-        if known is not None and known[0] == generation:
+        if (known := self._places.get(call.party)) is not None and known[0] == generation:
             return known[1]
         config, session = self._parts.state.config, call.session
         place = session.cassette, session.sample

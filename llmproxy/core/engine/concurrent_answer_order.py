@@ -373,8 +373,7 @@ class EndOrderInterceptor(SessionCallInterceptor[Exchange]):
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        chosen = decided.recording
-        if chosen is None or chosen.status == SWITCHING:
+        if (chosen := decided.recording) is None or chosen.status == SWITCHING:
             return decided
         dealt = chosen.id in self.order.dealt
         if dealt:

@@ -188,8 +188,7 @@ class Engine:
 
     def list_unused(self, session: Session) -> list[StoredCallSummary] | None:
         """Return live recordings of a session's cassette that it neither played nor recorded; None in other modes."""
-        store = self._state.stores.current
-        if store is None:
+        if (store := self._state.stores.current) is None:
             return None
         unused = [row for row in store.list_summaries(session.cassette, session.sample) if row.id not in session.served]
         gone = list_key_digests_allowed_unused(store, session.cassette) if unused else ()
@@ -199,8 +198,7 @@ class Engine:
         ]
 
     def list_recording_summaries(self, name: str | None, limit: int) -> list[StoredCallSummary]:
-        store = self._state.stores.current
-        if store is None:
+        if (store := self._state.stores.current) is None:
             return []
         cassette, sample = split_sample_name(name) if name is not None else (None, None)
         return store.list_summaries(cassette, sample, limit=limit)

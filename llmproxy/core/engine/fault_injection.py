@@ -180,8 +180,7 @@ class FaultInterceptor(SessionCallInterceptor[Exchange]):
             self.faulting.undo_injection(injected)
 
     def on_send_plan(self, call: Exchange, laid: AnswerSendingPlan) -> AnswerSendingPlan:
-        injected = call.state.get(InjectedFault)
-        if injected is None or injected.broken is None:
+        if (injected := call.state.get(InjectedFault)) is None or injected.broken is None:
             return laid
         laid = laid._replace(crash=injected.broken.reset, shut=injected.broken.shut)
         if injected.broken.reset and laid.pieces:
@@ -237,8 +236,7 @@ class FaultFeature(Feature):
         """Return the record of a connection without TLS, `user` its session. Raises RefusedError, CassetteBusy."""
         state = self.parts.state
         name = user or state.config.cassette
-        session = state.sessions.find_open(name)
-        if session is None and state.config.faults is not None:
+        if (session := state.sessions.find_open(name)) is None and state.config.faults is not None:
             session = state.sessions.get_or_open(name)
         known = None if session is None else session.find_interceptor(FaultInterceptor)
         if session is None or known is None or known.faulting is None:
@@ -318,8 +316,7 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultCandidateCall], cam
             values = (call.tools() if name == "tool" else (getattr(call, name),) for call in left)
             there = _join_names(sorted({each for some in values for each in some if each})) or "none with any"
             return f"no recording has {name} {_join_names(patterns)}; there is {there}"
-    recordings = rule.numbers.get("recording")
-    if recordings and not recordings & {call.recording for call in left}:
+    if (recordings := rule.numbers.get("recording")) and not recordings & {call.recording for call in left}:
         return f"there is no recording {', '.join(f'#{each}' for each in sorted(recordings))} in this cassette"
     chosen = [call for call in left if matches_rule_filters(rule, call)]
     if not chosen:

@@ -134,8 +134,7 @@ class ForkState:
 
     def build_overridden_answer(self, call: Exchange, number: int | None) -> Response | None:
         """Return a call's overridden answer, None if it has none; `number` is `assign_llm_call_number`'s result."""
-        made = self.write_overridden_answer(call, number)
-        if made is not None and number is not None:
+        if (made := self.write_overridden_answer(call, number)) is not None and number is not None:
             self._answered.add(number)
             self._causes[f"the answer of LLM call {number} was overridden"] = None
             call.note = "; ".join(note for note in (call.note, f"answer {number} overridden") if note)

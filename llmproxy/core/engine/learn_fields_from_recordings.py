@@ -205,8 +205,7 @@ def _rewrite_recording_as_newer(
 
 def _rewrite_with_newer_run_paths(one: Interaction, new: Sequence[Interaction], names: set[str]) -> Interaction:
     """Return a recording that fits none of the others, with the folders of their run."""
-    other = next((each for each in new if each.run_variables), None)
-    if other is None or not one.run_variables:
+    if (other := next((each for each in new if each.run_variables), None)) is None or not one.run_variables:
         return one
     renamed = put_bound_values_in_interaction(one, bindings := _build_bindings(one, other))
     if renamed.request != one.request or renamed.response != one.response:

@@ -79,8 +79,7 @@ class McpAnswerPlayback:
         self._taken: list[Chunk] = []
         self._replies: dict[Asked, McpClientReply] = {}
         """Replies to its questions, kept because a part may be checked more than once if something else holds it."""
-        slot = exchange.slot
-        if slot is None:
+        if (slot := exchange.slot) is None:
             raise ValueError("a talk is made for exchanges decided REPLAY")
         self._recorded = store.load(slot.id)
         self.response = adapt_mcp_answer_ids(response, self._recorded.request.body, exchange.request.data)

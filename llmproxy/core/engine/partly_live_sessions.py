@@ -299,8 +299,7 @@ class SessionFeatureMixingLiveAndReplay(Feature):
         if mode not in OFFLINE:
             msg = f"llmproxy: {named} are for sessions in mode replay; this one is in {mode}."
             raise RefusedError(msg, hint="What is not live is served from the recording.")
-        forking = asked.get("forking")
-        if forking is not None and not forking.mocks:
+        if (forking := asked.get("forking")) is not None and not forking.mocks:
             msg = f"llmproxy: {named} and overrides or forks exclude each other."
             raise RefusedError(msg, hint="Give the session either.")
         met = config.faults if asked.get("faults") is None else asked["faults"]

@@ -170,8 +170,7 @@ class InteractionFromExchangeBuilder:
         for one in session.interceptors:
             if (told := one.find_unstored_call(call.seq)) is not None:
                 return told
-        store = self._state.stores.current
-        if store is not None and call.interaction is not None:
+        if (store := self._state.stores.current) is not None and call.interaction is not None:
             with suppress(CassetteNotFound):
                 return store.load(call.interaction)
         return None

@@ -96,8 +96,7 @@ class StaleRecordingInterceptor(SessionCallInterceptor[Exchange]):
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
-        stale = call.state.get(StaleHit)
-        if stale is None:
+        if (stale := call.state.get(StaleHit)) is None:
             return record
         when = "on a day that nobody knows" if stale.days is None else f"{format_count(stale.days, 'day')} ago"
         return record._replace(stale=record.decision is Decision.REPLAY, note=record.note or f"recorded {when}")
@@ -147,8 +146,7 @@ class CostMeter:
 
     def on_call_end(self, call: Exchange, record: Call) -> None:
         """Count a call; one with an unknown price counts with its maximum cost."""
-        most = self.reserved.pop(id(call), None)
-        if most is not None and record.status < _FAILED:
+        if (most := self.reserved.pop(id(call), None)) is not None and record.status < _FAILED:
             self.spent += most if record.cost is None else record.cost
 
 
@@ -292,8 +290,7 @@ class RecordingReplacementInterceptor(SessionCallInterceptor[Exchange]):
         self.replaced = False
         self.staged: Place = f"{session.cassette}{STAGED}", session.sample
         self.save_target = self.leased_cassette = self.staged
-        store = self._state.sessions.store(Mode.RECORD)
-        if store is None:
+        if (store := self._state.sessions.store(Mode.RECORD)) is None:
             raise AssertionError("a recording session without a store")
         store.begin_writing(*self.staged, exclusive=True, holder=self._state.sessions.holder)
         if left := [row.id for row in store.list_keys(*self.staged)]:  # left by a session that failed or was killed

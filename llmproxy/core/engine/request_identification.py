@@ -408,8 +408,7 @@ class KeyDeriver:
         return request
 
     def _decode_and_redact_request(self, exchange: Exchange, body: bytes, headers: Headers) -> Request:
-        coding = header(headers, "content-encoding")
-        if coding and coding.strip().lower() != "identity":
+        if (coding := header(headers, "content-encoding")) and coding.strip().lower() != "identity":
             try:
                 body = decode_body(body, coding, self._state.config.max_request)
                 headers = remove_headers(headers, "content-encoding")

@@ -188,8 +188,7 @@ class RepeatedMiss(MissError):
 
 def identify_question_across_retries(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
     """Return the values that all attempts at a request share, for a client that drops options and repeats it."""
-    client = detect_retry_degrading_client(exchange.request.headers)
-    if client is None:
+    if (client := detect_retry_degrading_client(exchange.request.headers)) is None:
         return None
     turns = wanted.tree.get("messages") if isinstance(wanted.tree, dict) else None
     answers = [turn for turn in turns if turn.get("role") == "assistant"] if isinstance(turns, list) else []
@@ -429,8 +428,7 @@ class AnswerPlanner:
         self, exchange: Exchange, client: FramingTraits, *, extra: Headers = ()
     ) -> tuple[ClientDrivenAnswerPlayback, StreamedResponseHead] | None:
         """Return the playback and head of an answer that waits for its client; else None. After `plan_recorded`."""
-        playback = self.get_playback(exchange)
-        if playback is None or client.method == "HEAD":
+        if (playback := self.get_playback(exchange)) is None or client.method == "HEAD":
             return None
         extra = (*extra, *exchange.answer.told)
         return playback, plan_stream_head(playback.response, client, now=self._state.now(), extra=extra)

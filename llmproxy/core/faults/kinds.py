@@ -109,8 +109,7 @@ def build_piece_changing_fault_kind(
     """Return a kind that sends other pieces; `cut`: without a proper end; `reset`: with a reset after them."""
 
     def do(call: FaultCandidateCall, values: Values) -> FaultyAnswer | None:
-        answer = call.answer()
-        if answer is None or (streamed and not is_streamed(answer)):
+        if (answer := call.answer()) is None or (streamed and not is_streamed(answer)):
             return None
         if (pieces := change(call, answer, split_answer_into_timed_pieces(answer, call.speed), values)) is None:
             return None

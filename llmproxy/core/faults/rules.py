@@ -292,8 +292,7 @@ def choose_faults(
     for index, rule in enumerate(faults.rules):
         if not (can_fault_occur(rule, call) and matches_rule_filters(rule, call)):
             continue
-        calls = rule.numbers.get("call")
-        if calls and numbers.get(index) not in calls:
+        if (calls := rule.numbers.get("call")) and numbers.get(index) not in calls:
             continue
         if injected < rule.times and draw_seeded_random_number(faults.seed, call, index, injected) < rule.probability:
             yield ChosenFault(rule, index + 1)
@@ -305,8 +304,7 @@ def can_fault_occur(rule: FaultRule, call: FaultCandidateCall) -> bool:
 
 def matches_rule_filters(rule: FaultRule, call: FaultCandidateCall) -> bool:
     """Return whether a rule's text and recording filters select a call; an answer's tools come last (slow)."""
-    recordings = rule.numbers.get("recording")
-    if recordings and call.recording not in recordings:
+    if (recordings := rule.numbers.get("recording")) and call.recording not in recordings:
         return False
     return all(matches_fault_rule_field(rule, name, call) for name in TEXTS)
 

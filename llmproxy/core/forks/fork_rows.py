@@ -219,8 +219,7 @@ def store_fork_with_copies(
 
 def fork_cassette(store: Store, parent: Place, at: int | None, wanted: str | None, holder: str, now: float) -> Fork:
     """Fork a cassette after its first `at` interactions (None: all). Raises CassetteNotFound, CassetteNameTaken."""
-    found = store.list_summaries(*parent)
-    if not found or (at is not None and not 0 < at <= len(found)):
+    if not (found := store.list_summaries(*parent)) or (at is not None and not 0 < at <= len(found)):
         there = f"{len(found)} interactions are recorded: none is number {at}" if found else "nothing is recorded"
         msg = f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}."
         raise CassetteNotFound(msg, hint=format_llmproxy_command("ls", store.path))

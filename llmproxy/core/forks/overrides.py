@@ -154,8 +154,7 @@ def _parse_tool(row: Mapping[str, Json]) -> ToolOverride:
         raise OverrideError(f"llmproxy: the tool of an override is {format_given_value(tool)}, not a name.")
     if "result" not in row:
         raise OverrideError(f"llmproxy: the override of {tool[:80]} has no result.")
-    when = row.get("when")
-    if when is not None and (not isinstance(when, dict) or not when):
+    if (when := row.get("when")) is not None and (not isinstance(when, dict) or not when):
         raise OverrideError(f"llmproxy: when of an override is {format_given_value(when)}, not an object of arguments.")
     result = row["result"]
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
@@ -201,8 +200,7 @@ def parse_answer_override_options(tools: Iterable[str], answers: Iterable[str]) 
     """Return the overrides of --override-tool and --override-llm. Raises OverrideError."""
     found: dict[int, Message] = {}
     for text in answers:
-        match = _ANSWER.fullmatch(text)
-        if match is None:
+        if (match := _ANSWER.fullmatch(text)) is None:
             raise OverrideError(
                 f"--override-llm {text[:80]!r}: it must begin with the number of a call and =.",
                 hint="The agent's calls of the model count from 0: --override-llm 0='It is cold.'",
@@ -214,8 +212,7 @@ def parse_answer_override_options(tools: Iterable[str], answers: Iterable[str]) 
 
 
 def _parse_override_tool_option(text: str) -> ToolOverride:
-    match = _TOOL.fullmatch(text)
-    if match is None or (match["nth"] is not None and int(match["nth"]) == 0):
+    if (match := _TOOL.fullmatch(text)) is None or (match["nth"] is not None and int(match["nth"]) == 0):
         raise OverrideError(
             f"--override-tool {text[:80]!r}: it must be NAME=RESULT, or NAME#N=RESULT for the N-th call, from 1.",
             hint="""For example: --override-tool get_weather='{"temp": 5}'""",
@@ -339,8 +336,7 @@ class _ResultSwapper:
             self._open.remove(place)
         self.seen.append(place.tool)
         self._results[place.tool] = max(self._results.get(place.tool, 0), place.nth)
-        found = self._overrides.find_tool_override(place.tool, place.nth, place.arguments)
-        if found is not None:
+        if (found := self._overrides.find_tool_override(place.tool, place.nth, place.arguments)) is not None:
             self.swaps.append(ToolOverrideAtCall(found, place))
         return found
 
@@ -377,8 +373,7 @@ class _ResultSwapper:
 
     def _swap_cohere_outputs(self, tree: Node) -> None:
         for result in map(as_dict, as_list(tree.get("tool_results"))):
-            found = self._take_override(None, as_dict(result.get("call")).get("name"))
-            if found is not None:
+            if (found := self._take_override(None, as_dict(result.get("call")).get("name"))) is not None:
                 value = found.parsed_value
                 result["outputs"] = value if isinstance(value, list) else [_build_object(None, found)]
 
@@ -457,8 +452,7 @@ def _parse_mock_rule(tool: str, rule: Json) -> ToolOverride:
     hint = "a list is one of rules: [{when: {city: Oslo}, returns: ...}, {nth: 2, returns: ...}, {returns: ...}]"
     if not isinstance(rule, Mapping):
         raise InvalidMock(f"of {tool}: {format_given_value(rule)} is no rule", hint=hint)
-    unknown = next((str(name) for name in rule if name not in RULE), None)
-    if unknown is not None:
+    if (unknown := next((str(name) for name in rule if name not in RULE), None)) is not None:
         raise InvalidMock(f"of {tool}: a rule has no {unknown[:80]!r}{did_you_mean(unknown, RULE)}", hint=hint)
     if "returns" not in rule:
         raise InvalidMock(f"of {tool}: {format_given_value(rule)} does not say what it `returns`", hint=hint)

@@ -181,8 +181,7 @@ def detect_and_parse_body(body: bytes, content_type: str, *, named: bool | None)
 
 def _read_multipart(body: bytes, content_type: str, *, named: bool | None) -> list[object] | None:
     """Return parts as [field, text or sha256, extension], and further head fields of a part: servers use types."""
-    parts = parse_multipart(body, content_type)
-    if parts is None:
+    if (parts := parse_multipart(body, content_type)) is None:
         return None
     fields: list[object] = []
     for part in parts:

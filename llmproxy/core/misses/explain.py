@@ -266,8 +266,7 @@ def _advise_record_anew(miss: ExplainedMiss) -> list[_Advice]:
 
 
 def _describe_reordering(miss: ExplainedMiss) -> str:
-    near = miss.nearest
-    if near is None:
+    if (near := miss.nearest) is None:
         return "the same as a recording, in another order"
     what = "messages" if near.reordered in ("$.messages", "$.input", "$.contents") else "members"
     what = "words" if near.is_word_order else what

@@ -125,8 +125,7 @@ def _find_provider_and_path(
         return build_custom_provider(first, STDIO_URL), slash + rest or "/"
     if first in upstreams and first != DEFAULT:
         return build_custom_provider(first, upstreams[first]), slash + rest or "/"
-    name = _find_provider_by_path(path)
-    if name is not None and PROVIDERS[name].own.certain:
+    if (name := _find_provider_by_path(path)) is not None and PROVIDERS[name].own.certain:
         return PROVIDERS[name], path
     name = _find_provider_by_headers(query, headers) or name
     if name is not None:
@@ -290,8 +289,7 @@ def _find_below_resource(provider: Provider, path: str) -> FoundOperation | None
     table = _index_operation_paths(provider)
     end = len(path)
     while (end := path.rfind("/", 1, end)) > 0:
-        above = table.get(path[:end])
-        if above is None or not above.operation.tree:
+        if (above := table.get(path[:end])) is None or not above.operation.tree:
             continue
         rest = path[end + 1 :]
         if above.name == "models":
@@ -311,8 +309,7 @@ def _find_azure_path(provider: Provider, path: str) -> FoundOperation | None:
 
 
 def _find_operation_by_model_action(provider: Provider, path: str) -> FoundOperation | None:
-    match = _ACTION.match(path)
-    if match is None or (operation := provider.methods.get(match["action"])) is None:
+    if (match := _ACTION.match(path)) is None or (operation := provider.methods.get(match["action"])) is None:
         return _find_below_resource(provider, path)
     return FoundOperation(operation, operation.name, model=match["model"], stream="stream" in match["action"])
 
@@ -398,8 +395,7 @@ def find_unset_recorded_upstream(route: Route, recorded: str, named: Mapping[str
 @lru_cache(maxsize=256)
 def _get_base_path_repeated_prefixes(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
     """Return a base URL's path, and prefixes of a target; the first that matches is already part of that path."""
-    path = _split_origin_and_path(url).path
-    if not path:
+    if not (path := _split_origin_and_path(url).path):
         return "", ()
     versions = tuple(sorted((v for v in provider.versions if v), key=len, reverse=True))
     # Base URLs are written with and without the version (one SDK's ends in /v1, another's for the same provider does

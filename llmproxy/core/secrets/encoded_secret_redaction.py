@@ -125,8 +125,7 @@ def _is_link_query_value(text: str, start: int, end: int) -> bool:
 def build_same_length_placeholder(number: int, secret: str, kind: str, *, told: bool = True) -> str:
     """Return a placeholder of a secret's length: kind or fingerprint if it fits; without `told` no fingerprint."""
     length = len(secret)
-    ours = OURS.fullmatch(secret)
-    if ours and (ours["digits"] or ours["few"]):
+    if (ours := OURS.fullmatch(secret)) and (ours["digits"] or ours["few"]):
         return secret
     kind = (ours["kind"] or "") if ours else kind
     if kind or ours or length < _SHORTEST or not told:

@@ -358,8 +358,7 @@ class Redactor:
         for match in _STRING.finditer(text):
             inner = match[1]
             member = name if value_at >= 0 and not text[value_at : match.start()].strip() else ""
-            value = self._redact_json_string(inner, member, numbers, depth)
-            if value is not None:
+            if (value := self._redact_json_string(inner, member, numbers, depth)) is not None:
                 out += (text[at : match.start(1)], value)
                 at = match.end(1)
             name, value_at = (inner, match.end()) if match[2] else ("", -1)

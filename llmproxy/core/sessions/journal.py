@@ -202,13 +202,10 @@ class CallDecisionJournalWriter:
         first = self._queue.get()
         self._stop.wait(BEHIND_SECONDS)
         batch = [] if first is None else [first]
-        try:
+        with suppress(Empty):
             while True:
-                entry = self._queue.get_nowait()
-                if entry is not None:
+                if (entry := self._queue.get_nowait()) is not None:
                     batch.append(entry)
-        except Empty:
-            pass
         self._write_batch(batch)
         return first is not None and not (self._stop.is_set() and self._queue.empty())
 

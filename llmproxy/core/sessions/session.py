@@ -230,8 +230,7 @@ class Session:
 
     def find_or_record_first_attempt(self, missed: MissedCallForRetryDetection) -> MissedCallForRetryDetection | None:
         """Record a missed request, and return the earlier one of which it is only the next attempt."""
-        first = self.position.missed.get(missed.question)
-        if first is None or not missed.is_retry_of(first):
+        if (first := self.position.missed.get(missed.question)) is None or not missed.is_retry_of(first):
             self.position.missed[missed.question] = missed
             return None
         if missed.question is None:
@@ -405,8 +404,7 @@ class Sessions:
         another session records this cassette; CassetteNameTaken: there is a `child` already.
         """
         name = canonicalize_session_name(name)
-        known = self.open_sessions.get(name)
-        if known is not None and known.settings.opened:
+        if (known := self.open_sessions.get(name)) is not None and known.settings.opened:
             hint = f"Close it first: POST {CONTROL_PREFIX}sessions/{quote(name, safe='')}/close"
             raise SessionInUse(f"llmproxy: session {name!r} is open already.", hint=hint)
         mode = mode or self.defaults.mode

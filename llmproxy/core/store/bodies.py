@@ -185,8 +185,7 @@ def load_stored_body(conn: sqlite3.Connection, body_id: int, known: ByteLimitedC
     while content is None:
         if known is not None and (content := known.get(at)) is not None:
             break
-        row = conn.execute(_ROW, (at,)).fetchone()
-        if row is None:
+        if (row := conn.execute(_ROW, (at,)).fetchone()) is None:
             raise _damage_error(at, "it is missing" + (f", and row {chain[-1][0]} builds on it" if chain else ""))
         row_id, sha256, encoding, base_id, prefix, suffix, *data = row
         digest = digest or sha256
@@ -258,8 +257,7 @@ class DeltaBodyWriter:
                 new = None
             if new is not None:
                 return new, encoded.depth
-        row = conn.execute(_SAME, (prepared.sha256,)).fetchone()
-        if row is not None:
+        if (row := conn.execute(_SAME, (prepared.sha256,)).fetchone()) is not None:
             return int(row[0]), int(row[1])
         # another process pruned the row to share; we hold the write lock, so nothing else changes
         return _insert_body(conn, prepared, compress_body_for_storage(prepared.content)) or 0, 0

@@ -53,8 +53,7 @@ def find_cassettes_with_key(store: Store, key: Key, limit: int) -> list[tuple[st
 
 def read_interaction_summary(store: Store, interaction: int) -> StoredCallSummary:
     """Return one row as `ls` shows it. Raises CassetteNotFound."""
-    found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", [interaction])
-    if not found:
+    if not (found := store.query(f"{SELECT_SUMMARY} WHERE id = ?", [interaction])):
         raise CassetteNotFound(f"There is no interaction {interaction} in {store.path}.")
     return build_call_summary_from_row(found[0])
 
@@ -215,8 +214,7 @@ def read_newest_run_variables(store: StoreReader, cassette: str) -> str:
 def list_cassette_api_key_vars(store: StoreReader, cassette: str) -> tuple[str, ...] | None:
     """Return API key variables set when a cassette was recorded, and its providers'; None if the former are unknown."""
     declared = deserialize_run_variables(read_newest_run_variables(store, cassette))
-    said = next((each.value.split() for each in declared if each.name == API_KEYS), None)
-    if said is None:
+    if (said := next((each.value.split() for each in declared if each.name == API_KEYS), None)) is None:
         return None
     sql = "SELECT DISTINCT provider FROM interactions WHERE cassette = ? AND superseded_at IS NULL"
     providers = {str(name) for (name,) in store.query(sql, (to_sql(cassette),))}

@@ -363,8 +363,7 @@ class StoreReader:
         """Return the recorded answer. Raises CassetteNotFound: no such row; CassetteCorrupt: damaged; CassetteBusy."""
         if (remembered := self._answers.get(interaction_id)) is not None:
             return remembered
-        row = self._first(row_conversion.SELECT_RESPONSE, (interaction_id,))
-        if row is None:
+        if (row := self._first(row_conversion.SELECT_RESPONSE, (interaction_id,))) is None:
             raise self._build_missing_error(interaction_id)
         if self._watch:
             before, opened = self._last_row, self._opened
@@ -424,8 +423,7 @@ class StoreReader:
     def find_id_origin(self, cassette: str, sample: int, made_id: str) -> IdOrigin | None:
         from llmproxy.core.keys.normalize import IdOrigin
 
-        row = self._first(_MADE_BY, (to_sql(cassette), sample, to_sql(made_id)))
-        if row is None:
+        if (row := self._first(_MADE_BY, (to_sql(cassette), sample, to_sql(made_id)))) is None:
             return None
         with self._report_bad_value(f"What made the id {made_id!r:.60}"):
             return IdOrigin(*self.find_current_key(cassette, sample, row[3], row[0], int(row[1])), int(row[2]))

@@ -174,8 +174,7 @@ def read_multipart_boundary(content_type: str) -> bytes | None:
 
 def parse_multipart(body: bytes, content_type: str) -> tuple[MultipartField, ...] | None:
     """Return a multipart body's parts; None if it is none, is truncated, or has transfer-encodings (unusual)."""
-    boundary = read_multipart_boundary(content_type)
-    if boundary is None:
+    if (boundary := read_multipart_boundary(content_type)) is None:
         return None
     pieces = (b"\r\n" + body).split(b"\r\n--" + boundary)
     if len(pieces) < 3 or not pieces[-1].startswith(b"--"):  # preamble, a part, the end

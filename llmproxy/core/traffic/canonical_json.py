@@ -139,8 +139,7 @@ _LABEL = re.compile(r"[A-Z][a-z]{2,15}: (?=[{\[])")
 
 def split_text_by_json(text: str) -> list[object]:
     """Return a text's parts: strings, and (parsed) arrays and objects at the start of a line, or after a label."""
-    whole = parse_json_container(text)
-    if whole is not None:
+    if (whole := parse_json_container(text)) is not None:
         return [whole]
     parts: list[object] = []
     prose: list[str] = []

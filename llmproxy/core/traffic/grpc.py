@@ -123,8 +123,7 @@ def format_grpc_messages(
 
 def extract_protobuf_texts(data: bytes) -> list[tuple[str, str]]:
     """Return (field numbers, text) of the printable parts of a message; if it is no message, the whole data."""
-    found = _read_text_fields(data, 0)
-    if found is None:
+    if (found := _read_text_fields(data, 0)) is None:
         return [("", text)] if (text := _decode_printable_or_empty(data)) else []
     return [(".".join(map(str, place)), text) for place, text in found]
 

@@ -160,8 +160,7 @@ def is_ip_address(name: str) -> bool:
 @lru_cache(256)
 def split_host(host: str) -> tuple[str | None, int | None]:
     """Split a Host field into (lower-case name without brackets, port); the name is None if the value is invalid."""
-    found = _HOST.fullmatch(host.strip())
-    if found is None:
+    if (found := _HOST.fullmatch(host.strip())) is None:
         return None, None
     return found["name"].lower().strip("[]"), int(found["port"]) if found["port"] else None
 

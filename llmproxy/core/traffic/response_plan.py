@@ -149,8 +149,7 @@ class SerializedAnswerCache:
         self, interaction: int, client: FramingTraits, *, now: float, extra: Headers, read: Callable[[int], Response]
     ) -> AnswerBytesWithRenewableDate:
         which, second = (interaction, client, extra), int(now)
-        laid = self._laid.get(which)
-        if laid is None:
+        if (laid := self._laid.get(which)) is None:
             (((_, data),), close, *_) = schedule_response(read(interaction), client, speed=0, now=second, extra=extra)
             laid = AnswerBytesWithRenewableDate(data, close=close, second=second)
             if len(data) > REMEMBERED_BYTES // 4:

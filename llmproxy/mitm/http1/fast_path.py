@@ -243,8 +243,7 @@ class FastPathAsyncioProtocol(asyncio.StreamReaderProtocol):
 
     def _send_replay(self, body: bytes) -> bool:
         """Send the recorded answer; False if there is none, or the layer must send it."""
-        incoming = self._incoming
-        if incoming is None:
+        if (incoming := self._incoming) is None:
             raise AssertionError("no request has arrived")
         if incoming.head is None or len(incoming.head.raw) + len(body) >= WORTH_A_THREAD:
             return False  # the layer can wait for a thread
@@ -293,8 +292,7 @@ class HeadCache:
         self._known: dict[bytes, FastPathRequestHead] = {}
 
     def find_head(self, raw: bytes) -> ReceivedHead | None:
-        found = _LENGTH.search(raw)
-        if found is None:
+        if (found := _LENGTH.search(raw)) is None:
             return None
         start, end = found.span(1)
         held = None if self._by_credential else _CREDENTIAL.search(raw)
@@ -312,8 +310,7 @@ class HeadCache:
 
     def parse_own_head(self, known: ReceivedHead) -> ReceivedHead:
         """Parse the head's own bytes: the cached one may differ in its credential."""
-        plain = self._parse_and_cache_head(known.raw, known.which, known.credential)
-        if plain is None:
+        if (plain := self._parse_and_cache_head(known.raw, known.which, known.credential)) is None:
             raise AssertionError("a head that only its credential makes bad")
         return replace(known, plain=plain)
 

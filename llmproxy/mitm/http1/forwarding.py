@@ -164,8 +164,7 @@ class RequestForwarder:
 
     def _find_failure_before_answer(self, command: commands.Command) -> LLMProxyError | None:
         """Return why the request failed, if the client has not got any bytes yet."""
-        exchange = self._here.incoming.exchange
-        if exchange is None or self._here.incoming.answering:
+        if (exchange := self._here.incoming.exchange) is None or self._here.incoming.answering:
             return None
         if exchange.error is None and isinstance(command, commands.SendData) and not exchange.recording.has_head:
             # No upstream has answered: this is mitmproxy's own page about a head that it does not take.

@@ -266,8 +266,7 @@ def mapping(tree: Tree, *path: str) -> dict[str, Tree]:
 
 def text(tree: dict[str, Tree], name: str, default: str | None = None) -> str:
     """Return a text; a required one (no default) must not be empty."""
-    value = tree.get(name)
-    if value is None and default is not None:
+    if (value := tree.get(name)) is None and default is not None:
         return default
     if not isinstance(value, str) or (default is None and not value):
         raise ReadingProblem(f"`{name}` is {_describe_wrong_value(value)}, not a text")
@@ -275,8 +274,7 @@ def text(tree: dict[str, Tree], name: str, default: str | None = None) -> str:
 
 
 def get_list(tree: dict[str, Tree], name: str) -> list[Tree]:
-    value = tree.get(name)
-    if value is None:
+    if (value := tree.get(name)) is None:
         return []
     if not isinstance(value, list):
         raise ReadingProblem(f"`{name}` is {kind(value)}, not a list")

@@ -75,8 +75,7 @@ def _read_body(request: dict[str, Tree]) -> bytes:
     data = formats.mapping(request, "postData") if request.get("postData") is not None else {}
     if isinstance(coded := data.get("_base64"), str):
         return formats.decode_base64(coded)
-    said = formats.text(data, "text", "")
-    if not said and data.get("params"):
+    if not (said := formats.text(data, "text", "")) and data.get("params"):
         fields = [each for each in formats.get_list(data, "params") if isinstance(each, dict)]
         return urlencode([(each.get("name", ""), each.get("value", "")) for each in fields]).encode()
     return _decode_text(said, data)  # base64 is not in the specification; Firefox and some proxies write it

@@ -394,8 +394,7 @@ def merge_git_conflict_sides(source: Source) -> str:
     notes = {name: [note for each in (*kept, *others) for note in each.extra.get(name, ())] for name in NOTES}
     head = {name: [one for n, one in enumerate(said) if one not in said[:n]] for name, said in notes.items() if said}
     for place, each in number_exchanges_of_same_request(others):
-        mine = known.get(place)
-        if mine is None:
+        if (mine := known.get(place)) is None:
             kept.append(each)
         elif (mine.status, mine.response_body) != (each.status, each.response_body):
             raise CassetteCorrupt(

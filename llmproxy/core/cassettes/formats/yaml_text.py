@@ -167,8 +167,7 @@ def _parse_plain(text: str) -> object:
     """Return the value of a text without quotes. Raises ValueError for thousands of digits."""
     if text in _VALUES:
         return _VALUES[text]
-    found = _NUMBER.fullmatch(text)
-    if found is None:
+    if (found := _NUMBER.fullmatch(text)) is None:
         return text
     return float(text) if found[1] or found[2] else int(text)
 

@@ -227,8 +227,7 @@ def _try_reader(path: Path) -> StoreReadConnection | None:
     if state is DatabaseFileState.ABSENT:
         raise CassetteNotFound(f"There is no store at {path}.", hint=build_missing_store_file_hint(path))
     with sqlite_file.translate_errors(path, WORDS, writing=False):
-        reader = _open_in_place(path, state)
-        if reader is not None:
+        if (reader := _open_in_place(path, state)) is not None:
             with ExitStack() as undo:
                 undo.callback(reader.close)
                 if check_schema(reader.conn, path):

@@ -176,8 +176,7 @@ class SqliteCassetteStore(Store):
         one = given.interaction
         name, sample = to_sql(one.cassette), one.sample
         slot = (name, sample, to_sql(one.party), one.key)
-        counted = conn.execute(_COUNT, (name, sample)).fetchall()
-        if not counted:
+        if not (counted := conn.execute(_COUNT, (name, sample)).fetchall()):
             leases_and_deletes.ensure_cassette_row_exists(conn, name, sample, now)
             counted = conn.execute(_COUNT, (name, sample)).fetchall()
         elif self._held.get((name, sample), lease := counted[0][1:]) != lease:
@@ -304,8 +303,7 @@ def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], wh
 
     `whole`: read all of a server's store at once; otherwise a cassette is read by `Store.refresh_cassette`.
     """
-    server = find_postgres_of_local_copy(path)
-    if server is None:
+    if (server := find_postgres_of_local_copy(path)) is None:
         return SqliteCassetteStore.open(path, writable=writable, now=now)
     from llmproxy.core.store.postgres.store import PostgresCassetteStore
 
