@@ -65,8 +65,7 @@ def _token(message: dict[str, Any]) -> object:
 def _list_edits(
     body: bytes, part: JsonValueSpanInBody, was: dict[str, Any], now: dict[str, Any]
 ) -> Iterator[ByteReplacement]:
-    message = part.value
-    if not isinstance(message, dict):
+    if not isinstance(message := part.value, dict):
         return
     if "method" not in message:
         if "id" in message and message["id"] == was.get("id") and "id" in now:
@@ -221,8 +220,7 @@ class ToolCallWithResult(NamedTuple):
 
 def read_mcp_call_with_result(one: Interaction) -> ToolCallWithResult | None:
     try:
-        asked = json.loads(one.request.body)
-        if not isinstance(asked, dict) or asked.get("method") != "tools/call":
+        if not isinstance(asked := json.loads(one.request.body), dict) or asked.get("method") != "tools/call":
             return None
         params = asked["params"]
         messages = [part.value for part in list_mcp_messages(one.response)]

@@ -75,8 +75,7 @@ class FrameCanonicalizer:
             if isinstance(data, str):
                 return NormalizedWebSocketMessage(data.encode("utf-8", "surrogatepass"), data)
             return NormalizedWebSocketMessage(b"\0" + data, f"{len(data)} bytes with sha256 {sha256(data).hexdigest()}")
-        tree = apply_normalize_rules(tree, self._rules)
-        if isinstance(tree, dict):
+        if isinstance(tree := apply_normalize_rules(tree, self._rules), dict):
             self._walk.apply_shape(tree, self._shape)
         return NormalizedWebSocketMessage(dump(tree), tree)
 
@@ -341,8 +340,7 @@ def classify_websocket_ending(frames: list[Frame]) -> Ending:
 
 
 def _is_terminal(data: str | bytes) -> bool:
-    event = parse_json(data)
-    if not isinstance(event, dict):
+    if not isinstance(event := parse_json(data), dict):
         return False
     content = event.get("serverContent")  # Google's Live API
     return event.get("type") in _TERMINAL or (isinstance(content, dict) and content.get("turnComplete") is True)

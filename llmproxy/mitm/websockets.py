@@ -237,8 +237,7 @@ class ReplayedWebSocket:
 
     def _build_upgrade_answer(self) -> bytes:
         self._ws.receive_data(self._head.raw)
-        asked = next(iter(self._ws.events()))
-        if not isinstance(asked, ws_events.Request):
+        if not isinstance(asked := next(iter(self._ws.events())), ws_events.Request):
             raise TypeError("no upgrade")
         chosen = header(self._response.headers, "sec-websocket-protocol")
         fields = [

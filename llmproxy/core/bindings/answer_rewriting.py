@@ -313,8 +313,7 @@ def rewrite_exact_hit_answer(
 def _iterate_tree_texts(tree: object) -> Iterator[str]:
     todo = [tree]
     while todo:
-        node = todo.pop()
-        if isinstance(node, str):
+        if isinstance(node := todo.pop(), str):
             yield node
         elif isinstance(node, dict):
             todo.extend(node)
@@ -588,14 +587,12 @@ def _record_tool_of_block(event: object, tools: dict[object, str]) -> None:
     """Record the tool that a block or an item calls, before its arguments come."""
     if not isinstance(event, dict):
         return
-    block = event.get("content_block")
-    if isinstance(block, dict) and isinstance(block.get("name"), str):
+    if isinstance(block := event.get("content_block"), dict) and isinstance(block.get("name"), str):
         tools["block", event.get("index")] = block["name"]
     start = event.get("contentBlockStart")
     if isinstance(start, dict) and isinstance(use := (start.get("start") or {}).get("toolUse"), dict):
         tools["block", start.get("contentBlockIndex")] = str(use.get("name"))
-    item = event.get("item")
-    if isinstance(item, dict) and isinstance(item.get("name"), str):
+    if isinstance(item := event.get("item"), dict) and isinstance(item.get("name"), str):
         tools[item.get("id"), event.get("output_index"), None] = item["name"]
     for choice in event.get("choices") or [] if isinstance(event.get("choices"), list) else []:
         delta = choice.get("delta") if isinstance(choice, dict) else None

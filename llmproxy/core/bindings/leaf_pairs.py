@@ -332,8 +332,7 @@ class LeafPairVisitor:
         return self.visit_text(recorded, present, place)
 
     def _visit_members(self, recorded: Node, present: Node, place: LeafPlace) -> Mismatch | None:
-        names = self.pair_member_names(recorded, present, place)
-        if isinstance(names, Mismatch):
+        if isinstance(names := self.pair_member_names(recorded, present, place), Mismatch):
             return names
         for mine, theirs in names.items():
             if (wrong := self.descend(recorded[mine], present[theirs], at := place.enter_child(mine))) is not None:

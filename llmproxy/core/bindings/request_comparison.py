@@ -201,8 +201,7 @@ class BoundRequestComparer(LeafPairVisitor):
         told = splice_present_values(name, gaps)
         others = sorted(left) if len(left) <= _MOST_NAMES else [name] if name in left else []
         for other in dict.fromkeys([each for each in (told,) if each in left] + (others if gaps else [])):
-            aligned = match_text_with_gaps(name, gaps, other)
-            if not isinstance(aligned, TextDivergence):
+            if not isinstance(aligned := match_text_with_gaps(name, gaps, other), TextDivergence):
                 self._filled += ((each, name, place) for each in aligned)
                 return other
         return None
@@ -302,8 +301,7 @@ class BoundRequestComparer(LeafPairVisitor):
                 ):
                     name = next(each.name for each in self._identities if each.recorded == text)
                     return Mismatch(MisfitReason.LEAKED, place.path, text, "", name)
-        aligned = match_text_with_gaps(recorded, gaps, present)
-        if isinstance(aligned, TextDivergence):
+        if isinstance(aligned := match_text_with_gaps(recorded, gaps, present), TextDivergence):
             if aligned.leaked:
                 gap = next(gap for gap in gaps if gap.start <= aligned.recorded <= gap.end)
                 return Mismatch(MisfitReason.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)

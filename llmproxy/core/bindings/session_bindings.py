@@ -132,8 +132,7 @@ def get_user_text_around_bound_values(recorded: Canonical, table: Bindings) -> t
 
 def read_last_user_text(canonical: Canonical) -> str | None:
     """Return the last user text; None if a tool has answered or the author is unclear."""
-    tree = canonical.tree
-    if not isinstance(tree, dict) or _RESULTS.search(canonical.body):
+    if not isinstance(tree := canonical.tree, dict) or _RESULTS.search(canonical.body):
         return None
     said = next((tree[name] for name in _LISTS if name in tree), None)
     if isinstance(said, list) and said and isinstance(said[-1], dict):

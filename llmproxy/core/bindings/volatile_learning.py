@@ -290,8 +290,7 @@ def _learn_fields_and_compare(
     outcome: Fit | Mismatch = Mismatch(MisfitReason.DIFFERENT, "$")
     for _ in range(ROUNDS):
         now = add_field_definitions_to_bindings(bindings, [lesson.field for lesson in learned])
-        outcome = match_request_values(now, recorded, present, known)
-        if isinstance(outcome, Fit):
+        if isinstance(outcome := match_request_values(now, recorded, present, known), Fit):
             break
         if _demote_conflicting_id_to_count(outcome, learned):
             continue
@@ -563,8 +562,7 @@ def _restate_beginning(comparing: BoundRequestComparer, recorded: object, presen
     if not isinstance(recorded, str) or not isinstance(present, str):
         return recorded
     gaps = comparing.list_spans_that_may_differ(recorded, place)
-    parted = match_text_with_gaps(recorded, gaps, present)
-    if not isinstance(parted, TextDivergence):
+    if not isinstance(parted := match_text_with_gaps(recorded, gaps, present), TextDivergence):
         return recorded
     # After a leaked value the texts diverge behind it: its expected text is the difference.
     at = parted.recorded

@@ -238,8 +238,7 @@ class StdioClients:
 
 def require_text_member(body: Mapping[str, Json], name: str) -> str:
     """Return a member that must be a text. Raises BadControlRequest."""
-    value = body.get(name)
-    if not isinstance(value, str) or not value:
+    if not isinstance(value := body.get(name), str) or not value:
         raise BadControlRequest(f"llmproxy: {name} must be a text.")
     return value
 

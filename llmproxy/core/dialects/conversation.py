@@ -54,8 +54,7 @@ _PROMPTS = ("message", "prompt", "inputText", "inputs", "query", "texts", "conte
 def _list_conversation_parts(tree: dict[str, Any]) -> list[_Part]:
     found: list[_Part] = [(_list_system_messages, tree)]
     for name in _CONVERSATIONS:
-        value = tree.get(name)
-        if isinstance(value, str):
+        if isinstance(value := tree.get(name), str):
             found.append((messages.convert_entry_to_messages, value))
         elif isinstance(value, dict):  # a single content; Replicate's input is an object
             prompt = messages.extract_content_text(value["prompt"]) if "prompt" in value else value
@@ -63,8 +62,7 @@ def _list_conversation_parts(tree: dict[str, Any]) -> list[_Part]:
         else:
             found.extend((messages.convert_entry_to_messages, part) for part in as_list(value))
     for name in _PROMPTS:
-        value = tree.get(name)
-        if isinstance(value, (str, list)) and value:
+        if isinstance(value := tree.get(name), (str, list)) and value:
             texts = isinstance(value, list) and all(isinstance(part, str) for part in value)
             role = messages.normalize_role(tree.get("role"), "user")
             parts = value if texts else [messages.extract_content_text(value)]

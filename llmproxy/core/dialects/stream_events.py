@@ -510,8 +510,7 @@ def split_body_into_json_values(content_type: str, body: bytes) -> list[JsonValu
 
 def _json_part(body: bytes, start: int, end: int) -> JsonValueSpanInBody | None:
     data = body[start:end]
-    value = parse_json(data)
-    if not isinstance(value, (dict, list)):
+    if not isinstance(value := parse_json(data), (dict, list)):
         return None
     return JsonValueSpanInBody(start, end, value, lambda new: write_json_like(new, like=data))
 

@@ -84,8 +84,7 @@ def _iter_usage_objects(value: object) -> Iterator[_Raw]:
         return
     yield {name: value[name] for name in _TOP & value.keys()}
     for place in _PLACES:
-        raw = _get_at_path(value, *place)
-        if isinstance(raw, dict):
+        if isinstance(raw := _get_at_path(value, *place), dict):
             for details in _DETAILS:
                 if isinstance(raw.get(details), dict):
                     yield raw[details]

@@ -234,8 +234,7 @@ class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
         self, call: Exchange, store: Store, places: RecordingsByPosition, request: ParsedRequest,
         bindings: Bindings | None, said: str,
     ) -> CarriedAnswerOutcome:  # fmt: skip
-        placed = places.find_recordings(request)
-        if isinstance(placed, CarriedAnswerRefusal):
+        if isinstance(placed := places.find_recordings(request), CarriedAnswerRefusal):
             return CarriedAnswerOutcome(None, refusal=placed)
         session, client, looked = call.session, parse_user_agent_client(call.request.headers), None
         for each in placed:

@@ -136,8 +136,7 @@ def read_faults(value: Json, *, name: str = "") -> Faults:
         hint = f"A file is:\nfaults:\n  - kind: http-429\n    call: 2\n{_ALL}"
         raise BadFaults(f"no list of `faults`, but {_format_value(value)}", hint=hint, where=where)
     _check_members(value, ("seed", "faults"), where)
-    rows = value["faults"]
-    if not isinstance(rows, list):
+    if not isinstance(rows := value["faults"], list):
         raise BadFaults(f"`faults` is {_format_value(rows)}; it is a list of rules.", where=where)
     if len(rows) > MOST_RULES:
         raise BadFaults(f"{len(rows)} rules; at most {MOST_RULES} are read.", where=where)

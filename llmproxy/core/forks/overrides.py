@@ -222,8 +222,7 @@ def _parse_override_tool_option(text: str) -> ToolOverride:
 
 
 def _parse_command_line_answer(text: str, what: str) -> Message:
-    value = _parse_json_like_or_none(text, what)
-    if not isinstance(value, dict):
+    if not isinstance(value := _parse_json_like_or_none(text, what), dict):
         return Message("assistant", value if isinstance(value, str) and text.lstrip().startswith('"') else text)
     try:
         return parse_overriding_model_answer(value)
@@ -282,8 +281,7 @@ def replace_tool_results(
     body: bytes, overrides: Overrides, known: Known = lambda _id: None
 ) -> RequestWithReplacedToolResults:
     """Replace the results of a request. A body that is no JSON object is returned unchanged."""
-    tree = parse_json(body)
-    if not isinstance(tree, dict):
+    if not isinstance(tree := parse_json(body), dict):
         return RequestWithReplacedToolResults(body)
     reader = _ResultSwapper(overrides, known)
     reader.swap_body_in_place(as_dict(tree.get("request")) or tree)  # Code Assist wraps it

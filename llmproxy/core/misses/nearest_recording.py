@@ -268,8 +268,7 @@ def _differs_only_in_volatile(old: object, new: object) -> bool:
 def find_messages_member(tree: object) -> tuple[str, list[object]]:
     if isinstance(tree, dict):
         for name in _CONVERSATIONS:
-            value = tree.get(name)
-            if isinstance(value, list):
+            if isinstance(value := tree.get(name), list):
                 return name, value
             if isinstance(value, str):
                 return name, [value]

@@ -290,8 +290,7 @@ def _parse_rows[T](rows: Iterable[Sequence[Any]], make: Callable[..., T]) -> Ite
 
 
 def _parse_miss(at: Any, text: Any, data: Any) -> JournaledMiss:
-    tree = json.loads(data)
-    if not isinstance(tree, dict):
+    if not isinstance(tree := json.loads(data), dict):
         raise TypeError(f"a miss is {type(tree).__name__}")
     return JournaledMiss(_check_time(at), decode_sql_text(text), tree)
 

@@ -93,8 +93,7 @@ def _parse_frame_line(line: dict[str, Any]) -> Frame:
         return Frame(at, client, str(line.get("reason") or ""), int(line["close"]))
     if "data" in line:
         return Frame(at, client, base64.b64decode(line["data"], validate=True))
-    text = line["text"]
-    if not isinstance(text, str):
+    if not isinstance(text := line["text"], str):
         raise TypeError("text is no string")
     return Frame(at, client, text.encode() if line.get("binary") else text)
 

@@ -37,8 +37,7 @@ def read(source: Source) -> list[Recorded]:
         raise CassetteCorrupt(f"{source.name}: {error}.") from error
     if not isinstance(tree, dict):
         raise CassetteCorrupt(f"{source.name}: a cassette is a mapping, not {formats.kind(tree)}.")
-    version = tree.get("version")
-    if isinstance(version, int) and version > VERSION:
+    if isinstance(version := tree.get("version"), int) and version > VERSION:
         raise CassetteNewer(f"{source.name} is of version {version} of cassetter's format, we know {VERSION}.")
     items = tree.get("interactions") or []
     if not isinstance(items, list):

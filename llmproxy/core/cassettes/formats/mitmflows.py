@@ -102,8 +102,7 @@ def _parse_scalar(tag: str, content: bytes, at: int) -> Tree:
 
 
 def _read_flow(flow: Tree, number: int) -> Recorded:
-    version = flow.get("version")
-    if isinstance(version, list) or not isinstance(version, int) or version < _OLDEST:
+    if not isinstance(version := flow.get("version"), int) or version < _OLDEST:
         raise ReadingProblem(f"it is of version {version}; bring it up to date: mitmdump -nr OLD -w NEW")
     if flow.get("type") != "http":
         return formats.build_skipped_exchange(flow.get("type"), number)
@@ -152,8 +151,7 @@ def _read_headers(side: dict[str, Tree]) -> Headers:
 
 
 def _read_text(side: dict[str, Tree], name: str) -> str:
-    value = side.get(name)
-    if isinstance(value, bytes):
+    if isinstance(value := side.get(name), bytes):
         return value.decode("utf-8", "surrogateescape")
     return value if isinstance(value, str) else ""
 

@@ -108,8 +108,7 @@ def _apply_file_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Re
         raise ReadingProblem("`run_variables` is a mapping of runs; `volatile` and `changes` are lists")
     found = []
     for each in recorded:
-        name = each.extra.get("run_variables")
-        if isinstance(name, str) and name not in runs:
+        if isinstance(name := each.extra.get("run_variables"), str) and name not in runs:
             raise ReadingProblem(f"its `run_variables` are those of {name!r}, which the head of the file does not have")
         same = not isinstance(name, str)
         found.append(each if same else replace(each, extra={**each.extra, "run_variables": runs[name]}))
@@ -249,13 +248,11 @@ def read(source: Source) -> list[Recorded]:
         )
     if not isinstance(tree, dict):
         raise CassetteCorrupt(f"{source.name}: a cassette is a mapping, not {formats.kind(tree)}.")
-    version = tree.get(TITLE)
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+    if not isinstance(version := tree.get(TITLE), int) or isinstance(version, bool) or version < 1:
         raise CassetteCorrupt(f"{source.name}: `{TITLE}` must be the number of its format, not {version!r}.")
     if version > FORMAT:
         raise CassetteNewer(f"{source.name} was written by a newer llmproxy (format {version}, we know {FORMAT}).")
-    items = tree.get("interactions")
-    if not isinstance(items, list):
+    if not isinstance(items := tree.get("interactions"), list):
         raise CassetteCorrupt(f"{source.name}: `interactions` must be a list, not {formats.kind(items)}.")
     lines = partial(yaml_text.map_interactions_to_lines, source.text)
     recorded = formats.read_each_item(items, _read_interaction, source, "interaction", lines)
@@ -306,8 +303,7 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
         raise ReadingProblem(f"{where}: its body stands there as {' and as '.join(forms)}")
     if not forms:
         return b""
-    style = side.get("style", "compact")
-    if not isinstance(style, str) or style not in yaml_text.STYLES:
+    if not isinstance(style := side.get("style", "compact"), str) or style not in yaml_text.STYLES:
         raise ReadingProblem(f"{where}: there is no style {style!r}; known: {', '.join(yaml_text.STYLES)}")
     value = side[forms[0]]
     if forms == ["json_parts"]:

@@ -57,8 +57,7 @@ def read(source: Source) -> list[Recorded]:
         raise CassetteCorrupt(f"{name}: the member `llmproxy` must say its `format`.")
     if ours is not None and ours["format"] > FORMAT:
         raise CassetteNewer(f"{name} was written by a newer llmproxy (format {ours['format']}, we know {FORMAT}).")
-    items = data.get("interactions")
-    if not isinstance(items, list):
+    if not isinstance(items := data.get("interactions"), list):
         raise CassetteCorrupt(f"{name}: `interactions` must be a list, not {formats.kind(items)}.")
     lines: Callable[[], Mapping[int, int]] = dict if is_json else partial(map_interactions_to_lines, source.text)
     return formats.read_each_item(items, read_vcr_interaction, source, "interaction", lines)
@@ -177,8 +176,7 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
     if "parsed_body" in side and not value:  # of a serializer of pydantic-ai's, which keeps JSON as a tree
         return json.dumps(side["parsed_body"], ensure_ascii=False, separators=(",", ":"), default=str).encode()
     if isinstance(value, dict):
-        coded = value.get("base64_string")
-        if isinstance(coded, str | bytes):
+        if isinstance(coded := value.get("base64_string"), str | bytes):
             return formats.decode_base64(_field_to_text(coded))
         if "string" not in value:
             raise ReadingProblem(f"{where}: `body` has no `string`")
