@@ -15,9 +15,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.amount_formatting import format_count
@@ -67,8 +68,7 @@ _COMPARED = attrgetter("method", "uri", "headers", "body", "status", "response_h
 _Stamp = tuple[int, int, int]  # a file's modification time in nanoseconds, size in bytes, inode
 
 
-@dataclass(frozen=True, slots=True)
-class FolderLoadSummary:
+class FolderLoadSummary(NamedTuple):
     imported: tuple[str, ...] = ()  # cassettes whose files differed from the store, or were new to it
     unchanged: int = 0
     interactions: int = 0  # number of interactions of `imported`
@@ -311,8 +311,7 @@ def _read_file_interactions(
     return strip_row_data_from_interactions(found), skipped, read_replay_rules_in_file_head(recorded, source.name)
 
 
-@dataclass(frozen=True, slots=True)
-class _FileData:
+class _FileData(NamedTuple):
     interactions: list[Interaction]
     fork: Fork | None
     notes: tuple[Note, ...]

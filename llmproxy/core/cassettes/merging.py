@@ -10,7 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -57,8 +57,7 @@ def raise_conflicts(conflicts: Sequence[str], hint: str) -> None:
         raise MergeConflict(f"{many}; nothing was written:\n{listed}{more}", hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
-class StoreMergeSummary:
+class StoreMergeSummary(NamedTuple):
     cassettes: int
     interactions: int
     stale: int  # recordings left out because another store had replaced them
@@ -198,8 +197,7 @@ def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: 
         made.end_writing(name, sample, _HOLDER, clean=complete)
 
 
-@dataclass(frozen=True, slots=True)
-class FolderMergeSummary:
+class FolderMergeSummary(NamedTuple):
     written: Sequence[Path]
     unchanged: int
 

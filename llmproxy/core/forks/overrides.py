@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, convert_entry_to_messages
 from llmproxy.core.traffic.canonical_json import is_equal_json, parse_json
@@ -261,8 +261,7 @@ class NthCallOfTool:
     """As JSON; None if unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOverrideAtCall:
+class ToolOverrideAtCall(NamedTuple):
     override: ToolOverride
     place: NthCallOfTool
 

@@ -104,13 +104,14 @@ def canonicalize_request(request: Request, route: Route, rules: Rules, made_by: 
     elif tree is not None:
         tree = normalize_form_fields(tree, ready)
     body = request.body if tree is None and kind != "json" else dump(tree)
+    path = canonicalize_ambiguous_path(request.target, slashes=route.model is None)
     return Canonical(
         provider=route.provider.name, method=request.method, operation=_canonicalize_operation(request, route, walker),
         model=route.model, stream=stream,
         headers=list_headers_in_request_key(request.headers, known=route.known, kind=kind, stream=stream),
         query=list_query_members_in_key(request.target, route.provider, walker.replace_url_id, known=route.known),
         kind=kind, body=body, tree=tree, refs=tuple(dict.fromkeys(walker.refs)),
-        variant=f"{route.variant} {canonicalize_ambiguous_path(request.target, slashes=route.model is None)}".strip(),
+        variant=f"{route.variant} {path}".strip(),
     )  # fmt: skip
 
 

@@ -171,11 +171,8 @@ def store_accepted_changes(store: Store, cassette: str, changes: Sequence[Accept
 
 def get_strictest_recording_max_age(store: StoreReader, cassette: str, given: float | None) -> float | None:
     """Return the seconds above which a recording is stale, by file or `given`; or None. Raises CassetteCorrupt."""
-    own = [
-        parse_age_seconds(note.age)
-        for note in read_cassette_replay_rules(store, cassette)
-        if isinstance(note, RecordingMaxAge)
-    ]
+    notes = read_cassette_replay_rules(store, cassette)
+    own = [parse_age_seconds(note.age) for note in notes if isinstance(note, RecordingMaxAge)]
     return min(filter(None, [*own, given]), default=None)
 
 
