@@ -149,7 +149,8 @@ def split_tools_by_read_only(messages: Iterable[object]) -> tuple[set[str], set[
             if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
                 continue
             said = tool.get("annotations")
-            (reading if isinstance(said, dict) and said.get("readOnlyHint") is True else others).add(tool["name"])
+            only = isinstance(said, dict) and said.get("readOnlyHint") is True
+            (reading if only else others).add(tool["name"])
     return reading - others, others
 
 

@@ -317,7 +317,8 @@ def _ends_with_value_name(name: str, before: str) -> bool:
     numbered = before[-1:] == "#"
     while words and (words[-1] in _ID_WORDS or words[-1] in _FILLERS or words[-1].isdigit()):
         numbered |= words.pop() in _ID_WORDS
-    return (bool(words) and any(words[-1] in (thing, thing + "s") for thing in split_entity_attribute(name)[0])) or (
+    things = split_entity_attribute(name)[0]
+    return (bool(words) and any(words[-1] in (thing, thing + "s") for thing in things)) or (
         numbered and (not words or words[-1] in _DONE)
     )
 

@@ -602,4 +602,5 @@ def find_control_api_access_refusal(asked: ControlRequest, token: str, page_toke
 
 def is_same_control_token(given: str, token: str) -> bool:
     """Return whether the tokens are equal; an empty one never is."""
-    return bool(token) and hmac.compare_digest(*(each.encode("utf-8", "surrogateescape") for each in (given, token)))
+    sides = (each.encode("utf-8", "surrogateescape") for each in (given, token))
+    return bool(token) and hmac.compare_digest(*sides)

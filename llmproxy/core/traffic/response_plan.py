@@ -86,7 +86,8 @@ def schedule_response(
     end = _write_last_chunk(response.headers) if chunked and not cut else b""
     if not pace:
         frames = _list_frames(response, chunked=True) if chunked else [(0, (response.body,))]
-        return AnswerSendingPlan(((0, b"".join([head, *(part for _, frame in frames for part in frame), end])),), close)
+        body = (part for _, frame in frames for part in frame)
+        return AnswerSendingPlan(((0, b"".join([head, *body, end])),), close)
     frames = chain(_list_frames(response, chunked=chunked), [(0, (end,))])  # the end is sent with the last frame
     return AnswerSendingPlan(
         tuple(_merge_frames(scale_time_by_speed(response.head_offset, pace), head, frames, pace)), close
