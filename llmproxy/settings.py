@@ -37,7 +37,7 @@ SCRUBBED = "<scrubbed>"
 
 
 @dataclass(frozen=True, slots=True)
-class KeyScrubPattern:
+class KeyTextReplacement:
     """Replacement of a pattern's matches in the texts of a request before its key is derived."""
 
     pattern: str
@@ -50,7 +50,7 @@ class RequestNormalizationRules:
 
     ignore: tuple[str, ...] = ()
     """JSON paths left out of the key."""
-    scrub: tuple[KeyScrubPattern, ...] = ()
+    scrub: tuple[KeyTextReplacement, ...] = ()
     packs: tuple[str, ...] = ()
 
 
@@ -71,10 +71,10 @@ def parse_normalize_rules(value: object) -> RequestNormalizationRules:
     )
 
 
-def _read_key_scrub_rule(value: object, where: str) -> KeyScrubPattern:
-    if isinstance(value, KeyScrubPattern):
+def _read_key_scrub_rule(value: object, where: str) -> KeyTextReplacement:
+    if isinstance(value, KeyTextReplacement):
         return value
-    given = _check_members(value, KeyScrubPattern, f"{where}.")
+    given = _check_members(value, KeyTextReplacement, f"{where}.")
     if "pattern" not in given:
         raise ValueError(f"{where}: a pattern is missing (got {value!r})")
     texts = {name: _check_text(each, f"{where}.{name}") for name, each in given.items()}
@@ -82,17 +82,17 @@ def _read_key_scrub_rule(value: object, where: str) -> KeyScrubPattern:
         re.compile(texts["pattern"])
     except re.error as error:
         raise ValueError(f"{where}: {texts['pattern']!r} is not a regular expression: {error}") from error
-    return KeyScrubPattern(**texts)
+    return KeyTextReplacement(**texts)
 
 
 def _check_members(
-    value: object, kind: type[RequestNormalizationRules | KeyScrubPattern], where: str
+    value: object, kind: type[RequestNormalizationRules | KeyTextReplacement], where: str
 ) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{where.rstrip('.')}{': ' if where else ''}{value!r} is not a table")
     for name in value:
         if name not in {each.name for each in fields(kind)}:
-            known = [each.name for table in (RequestNormalizationRules, KeyScrubPattern) for each in fields(table)]
+            known = [each.name for table in (RequestNormalizationRules, KeyTextReplacement) for each in fields(table)]
             raise ValueError(f"unknown name {where}{name}{did_you_mean(str(name), known)}")
     return value
 

@@ -15,7 +15,7 @@ import pytest
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import Exhausted, Mode
 from llmproxy.settings import (
-    KeyScrubPattern,
+    KeyTextReplacement,
     RequestNormalizationRules,
     SettingLayer,
     Settings,
@@ -199,12 +199,12 @@ def test_rules_come_from_their_own_table(tmp_path: Path) -> None:
     table = '[tool.llmproxy.normalize]\nignore = ["$.user"]\nscrub = [{pattern = "\\\\d+", placeholder = "N"}]'
     rules = load({}, {}, project(tmp_path, table)).settings.normalize
     assert rules.ignore == ("$.user",)
-    assert rules.scrub == (KeyScrubPattern(pattern=r"\d+", placeholder="N"),)
+    assert rules.scrub == (KeyTextReplacement(pattern=r"\d+", placeholder="N"),)
     assert format_setting_value(rules) == json.dumps(
         {"ignore": ["$.user"], "scrub": [{"pattern": "\\d+", "placeholder": "N"}]}
     )
     assert (
-        format_setting_value(RequestNormalizationRules(scrub=(KeyScrubPattern("a"),)))
+        format_setting_value(RequestNormalizationRules(scrub=(KeyTextReplacement("a"),)))
         == '{"scrub": [{"pattern": "a"}]}'
     )
     assert format_setting_value(RequestNormalizationRules()) == ""

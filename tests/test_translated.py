@@ -57,8 +57,8 @@ ControlApiClient._parse_reply = lambda self, status, content: translate_json(_re
 """,
     "client/proxy_process.py": """
 from llmproxy.translated import translate
-_read = Proxy._read_log_lines.fget
-Proxy._read_log_lines = property(lambda self: [line if line.startswith("{") else translate(line) for line in _read(self)])
+_read = StartedProxyProcess._read_log_lines.fget
+StartedProxyProcess._read_log_lines = property(lambda self: [line if line.startswith("{") else translate(line) for line in _read(self)])
 """,
     "errors.py": """
 from llmproxy.translated import translate

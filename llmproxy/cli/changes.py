@@ -31,11 +31,11 @@ from llmproxy.core.changes.accepted_change_model import (
     client_slug,
     merge_accepted_change_lists,
 )
-from llmproxy.core.changes.change import Author
+from llmproxy.core.changes.change import ChangeSource
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.sessions.journal import erase_played_ids_of_recent_trials
+from llmproxy.core.sessions.journal import discard_played_ids_of_cut_trials
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import read_accepted_changes, store_accepted_changes
+from llmproxy.core.store.queries import read_cassette_accepted_changes, store_accepted_changes
 from llmproxy.errors import Exit, MachineError, SettingsError, printable
 from llmproxy.protocol import UPDATE_VARIABLE, UpdateMode
 from llmproxy.report.json_report import read_report_runs
@@ -82,7 +82,7 @@ def changes(
         plain = replace(asked, options=replace(asked.options, json=None))
         code = run_command_in_replay(plain, loaded, {UPDATE_VARIABLE: UpdateMode.TRIAL.value})
         if code not in (Exit.OK, Exit.MISS):
-            erase_played_ids_of_recent_trials(store, since)
+            discard_played_ids_of_cut_trials(store, since)
         folder, found = (
             loaded.settings.cassette_dir,
             build_changed_requests_report(store, since, loaded.settings.cassette),
@@ -141,7 +141,7 @@ def read_accepted_changes_by_cassette(loaded: Loaded) -> dict[str, tuple[Accepte
         return {}
     with open_given_store(loaded.settings.store) as store:
         names = dict.fromkeys(info.name for info in store.cassettes())
-        found = {name: read_accepted_changes(store, name) for name in names}
+        found = {name: read_cassette_accepted_changes(store, name) for name in names}
     return {name: each for name, each in found.items() if each}
 
 
@@ -304,7 +304,7 @@ def _ask_decision(group: ChangeGroup) -> str:
 
 def _select_changes_by_client(pending: Sequence[ChangeGroup], client: str) -> list[ChangeGroup]:
     """Return the changes made by the client itself. Raises SettingsError."""
-    ours = [group for group in pending if group.change.origin.source is Author.CLIENT]
+    ours = [group for group in pending if group.change.origin.source is ChangeSource.CLIENT]
     found = [group for group in ours if client_slug(group.change.origin.name) == client_slug(client)]
     if not found:
         names = ", ".join(dict.fromkeys(client_slug(group.change.origin.name) for group in ours)) or "none"

@@ -35,7 +35,10 @@ from llmproxy.client.session_reports import list_shortened_misses_with_counts
 from llmproxy.core.bindings import KINDS, VolatileField, deserialize_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, find_unused_name, widen_volatile_fields_to_any_args
 from llmproxy.core.cassettes.folder_sync import CassetteDir
-from llmproxy.core.engine.learn_fields_from_recordings import MergedRecordingPair, find_pairs_equal_up_to_volatiles
+from llmproxy.core.engine.learn_fields_from_recordings import (
+    PairEqualUpToVolatileFields,
+    find_pairs_equal_up_to_volatiles,
+)
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_newest_run_variables, read_volatile_fields, save_cassette_volatile_fields
@@ -220,7 +223,7 @@ def _shorten_text(text: str, most: int = _WIDEST) -> str:
     return flat if len(flat) <= most else f"{flat[: most - 3]}..."
 
 
-def _find_newly_merged_recordings(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[MergedRecordingPair]:
+def _find_newly_merged_recordings(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[PairEqualUpToVolatileFields]:
     if not lessons:
         return []
     settings = loaded.settings

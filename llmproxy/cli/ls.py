@@ -24,7 +24,7 @@ from llmproxy.cli.parts.printing import (
     print_line,
     to_safe_line,
 )
-from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, get_chosen_store, open_given_store
+from llmproxy.cli.parts.store_arguments import STORE, describe_stored_cassette_names, get_chosen_store, open_given_store
 from llmproxy.core.forks.fork_rows import Fork, list_all_forks_in_store
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_faulted_calls, read_last_misses_from_journal, read_replayed_requests
@@ -75,7 +75,7 @@ def ls_command(
             )
             for info in infos
         }
-        there = "" if infos else describe_cassettes(database)
+        there = "" if infos else describe_stored_cassette_names(database)
         failed = Counter(
             (each.cassette, each.sample)
             for info in infos

@@ -43,7 +43,12 @@ from llmproxy.core.sessions.journal import read_ids_used_last_run
 from llmproxy.core.store import queries
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.integrity_checks import count_bytes_freed_by_deletion, find_damages
-from llmproxy.core.store.queries import RekeyedRecording, find_merged_keys, find_split_keys, read_accepted_changes
+from llmproxy.core.store.queries import (
+    RekeyedRecording,
+    find_merged_keys,
+    find_split_keys,
+    read_cassette_accepted_changes,
+)
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import Store
 from llmproxy.errors import (
@@ -121,10 +126,10 @@ class _Verifier:
         """Check that each exchange of a file is a recording; returns the number of others. Raises CassetteError."""
         from llmproxy.cli.parts.import_files import (  # late: the other commands read stores
             RecordingFileToImport,
-            read_exchanges,
+            read_exchanges_from_import_files,
         )
 
-        recorded = read_exchanges([RecordingFileToImport(path, None)])
+        recorded = read_exchanges_from_import_files([RecordingFileToImport(path, None)])
         adopted = convert_exchanges(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
         read_replay_rules_in_file_head(recorded, path)
         skipped = [each for each in adopted if each.interaction is None]
@@ -141,7 +146,7 @@ class _Verifier:
         )
 
         for name in database.list_cassette_names() if self.cassette is None else [self.cassette]:
-            accepted = read_accepted_changes(database, name)
+            accepted = read_cassette_accepted_changes(database, name)
             for one, other in find_recordings_equated_by_change(database, name, accepted, self.rules, self.upstreams):
                 names = sorted({each.name for each in accepted})
                 yield (

@@ -46,7 +46,7 @@ from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_command_path, read_llmproxy_url, run_child
 from llmproxy.client.session_reports import SessionReport, format_session_counts, list_shortened_misses_with_counts
 from llmproxy.core.forks.fork_rows import fork_cassette
-from llmproxy.core.forks.overrides import Overrides, parse_answer_override_options
+from llmproxy.core.forks.overrides import AnswerOverrides, parse_answer_override_options
 from llmproxy.core.sessions.session import split_sample_name
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import AUTHENTICATION, VCR_MODES, Channel, Decision, Mode
@@ -99,7 +99,7 @@ def replay(
 
 class ReplayCommandArguments(NamedTuple):
     run: CliRunArguments
-    overrides: Overrides
+    overrides: AnswerOverrides
     live: bool
     at: int | None
     child: str | None

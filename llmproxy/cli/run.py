@@ -18,7 +18,7 @@ import typer
 from llmproxy.cli.parts import session_setup as setup
 from llmproxy.cli.parts.options import CliRunArguments, RunCommandOptions, TyperCommandUsingFreeProxyPort, load_settings
 from llmproxy.cli.parts.printing import write_stderr_lines
-from llmproxy.cli.parts.run_ending import LiveChannelRunSummary, RunFinisher, write_json_result_file
+from llmproxy.cli.parts.run_ending import LiveRunsVsRecordingSummary, RunFinisher, write_json_result_file
 from llmproxy.cli.parts.store_arguments import require_store_or_cassette_dir
 from llmproxy.client.bypass_monitor import list_known_bypasser_warnings
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_llmproxy_url, run_child
@@ -77,7 +77,10 @@ def run_command_with_proxy(asked: CliRunArguments, env: Mapping[str, str]) -> in
             plan = setup.plan_environment(proxy, opened, env, asked, Path(folder))
             warnings = () if how.intercept else list_known_bypasser_warnings(asked.command)
             write_stderr_lines(*(f"llmproxy: {note}" for note in plan.notes), *warnings)
-            end, runs = RunFinisher(proxy, opened.name, since, loaded, asked.command), LiveChannelRunSummary(loaded)
+            end, runs = (
+                RunFinisher(proxy, opened.name, since, loaded, asked.command),
+                LiveRunsVsRecordingSummary(loaded),
+            )
             given = plan.apply_to(env) | ({} if opened.mode in OFFLINE else {"LLMPROXY_MODE": opened.mode})
             run_once = partial(_run_once, asked, given, reach, end)
             again = partial(setup.open_session, proxy, loaded, env, declared, tools)
@@ -95,7 +98,7 @@ def _run_command_repeatedly(
     asked: CliRunArguments,
     run_once: Callable[[Callable[[int], object]], int],
     end: RunFinisher,
-    runs: LiveChannelRunSummary,
+    runs: LiveRunsVsRecordingSummary,
     again: Callable[[], object],
 ) -> int:
     """Run the command as often as requested; `again` opens the next session. Returns the last nonzero exit code."""

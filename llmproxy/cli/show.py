@@ -58,7 +58,7 @@ from llmproxy.trace.comparing.diff import FailOn, diff_to_dict, render
 if TYPE_CHECKING:
     from llmproxy.trace.comparing.recording_diff import TraceAndRequestsDiff
 from llmproxy.trace.observing.agent_activity import list_mcp_tool_call_mismatches
-from llmproxy.ui.calls import encode_body_for_json, summarize_recorded_steps
+from llmproxy.ui.calls import build_step_list_of_run, encode_body_for_json
 
 _HEAD = 12
 
@@ -282,7 +282,7 @@ def _cassette_to_json(store: StoreReader, cassette: str, sample: int) -> dict[st
     from llmproxy.ui.queries import CallFilter, sum_calls  # late: it needs sessions and misses
 
     sums = sum_calls(store, CallFilter(cassette, sample))
-    told = {"cassette": cassette, "sample": sample, **sums, "steps": summarize_recorded_steps(read_interactions())}
+    told = {"cassette": cassette, "sample": sample, **sums, "steps": build_step_list_of_run(read_interactions())}
     return told | {"differences": list_mcp_tool_call_mismatches(read_interactions()) if of_tools else []}
 
 

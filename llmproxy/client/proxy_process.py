@@ -134,7 +134,7 @@ PAUSE = 0.02
 _TAIL = 2000
 
 
-class Proxy:
+class StartedProxyProcess:
     def __init__(
         self, popen: subprocess.Popen[bytes], command: ProxyCommand, log: Path, guard: subprocess.Popen[bytes] | None
     ) -> None:
@@ -226,7 +226,7 @@ class Proxy:
 def begin_proxy_start(
     command: ProxyCommand, options: Sequence[str], env: Mapping[str, str], *, log: Path | None = None,
     cwd: Path | None = None, started_by: str = "",
-) -> Proxy:  # fmt: skip
+) -> StartedProxyProcess:  # fmt: skip
     """Start ``llmproxy start``, on a free port unless `options` name one, without waiting. Raises MachineError.
 
     `env` is the environment before base URLs were set to the proxy: its base URLs become upstreams. `log` takes the
@@ -261,7 +261,7 @@ def begin_proxy_start(
     except OSError as error:
         msg = f"cannot start the proxy: {words[0]}: {error.strerror or error}"
         raise MachineError(msg, hint=f"It comes from: {command.source}.") from error
-    return Proxy(popen, command, log, _spawn_watchdog(popen.pid))
+    return StartedProxyProcess(popen, command, log, _spawn_watchdog(popen.pid))
 
 
 def _spawn_watchdog(pid: int) -> subprocess.Popen[bytes] | None:
@@ -298,7 +298,7 @@ TOKEN_VARIABLE = "LLMPROXY_TOKEN"  # noqa: S105 (the name of a variable)
 class ProxyHandle:
     url: str
     control: ControlApiClient
-    process: Proxy | None
+    process: StartedProxyProcess | None
     exit_code: int | None = None
 
     def end_if_started(self) -> None:

@@ -23,7 +23,7 @@ from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, 
 from llmproxy.core.providers.provider_table import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
 from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.store.row_conversion import StoredCallSummary
-from llmproxy.core.traffic.canonical_json import LossyJson, parse_json_or_raise_if_lossy
+from llmproxy.core.traffic.canonical_json import LossyJsonError, parse_json_or_raise_if_lossy
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.protocol import Channel, UnknownToolPolicy
 
@@ -60,7 +60,7 @@ def is_model_request(provider: str, operation: str, body: bytes) -> bool:
         return False
     try:
         return not is_rpc_message(parse_json_or_raise_if_lossy(body)) if body else True
-    except LossyJson:
+    except LossyJsonError:
         return True
 
 
@@ -106,7 +106,7 @@ def may_depend_on_tool_state(channel: Channel, operation: str) -> bool:
     return not (operation in _SETS_UP or operation in LISTS or operation.startswith(NOTIFICATION))
 
 
-def count_changes_before_tool_calls(
+def count_state_changes_before_calls(
     rows: Iterable[StoredCallSummary], reading: Mapping[str, frozenset[str]], declared: Callable[[str], bool]
 ) -> ChangeCountsAtRecordedToolCalls:
     """Return the recorded calls with their states; `reading`: read-only tools by server, `declared`: by the user."""

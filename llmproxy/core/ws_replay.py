@@ -21,10 +21,16 @@ from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.secrets.secret_kinds import SHORTEST
 from llmproxy.core.sessions.exchange import ArrivingResponseCollector
-from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse_json, parse_json_or_raise_if_lossy
+from llmproxy.core.traffic.canonical_json import LossyJsonError, dump, parse_json, parse_json_or_raise_if_lossy
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, remove_headers
 from llmproxy.core.traffic.json_diff import Difference, clip, list_differences, list_unequal_values
-from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, SWITCHING, Frame, encode_frames_for_storage
+from llmproxy.core.traffic.websocket_frames import (
+    CONTENT_TYPE,
+    CUT,
+    SWITCHING,
+    Frame,
+    encode_websocket_frames_as_chunks,
+)
 from llmproxy.errors import printable
 from llmproxy.protocol import SHOWN_KEY
 
@@ -71,7 +77,7 @@ class FrameCanonicalizer:
     def __call__(self, data: str | bytes) -> NormalizedWebSocketMessage:
         try:
             tree = parse_json_or_raise_if_lossy(data)
-        except LossyJson:
+        except LossyJsonError:
             if isinstance(data, str):
                 return NormalizedWebSocketMessage(data.encode("utf-8", "surrogatepass"), data)
             return NormalizedWebSocketMessage(b"\0" + data, f"{len(data)} bytes with sha256 {sha256(data).hexdigest()}")
@@ -284,7 +290,7 @@ class FrameRecorder(ArrivingResponseCollector):
     def build_response(self, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - base's
         """Build the finished recording. Slow: call it off the event loop."""
         frames = self._redact_frames(list(self._frames))
-        chunks, ending = encode_frames_for_storage(frames), classify_websocket_ending(frames)
+        chunks, ending = encode_websocket_frames_as_chunks(frames), classify_websocket_ending(frames)
         return Response(self.status, self._reason, self._headers, chunks, ending, self._head_offset, chunked=True)
 
     def _redact_frames(self, frames: list[Frame]) -> list[Frame]:

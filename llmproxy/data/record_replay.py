@@ -16,7 +16,7 @@ OLDEST, BEFORE = (12, 2), (13, 0)
 """The mitmproxy that this addon is made for: elsewhere, names that it uses differ."""
 
 
-def exit_with_hint(why: str, beside: Path) -> NoReturn:
+def end_mitmproxy_with_hint(why: str, beside: Path) -> NoReturn:
     """Print what is wrong and what to do, and end mitmproxy before it serves."""
     own = [
         each
@@ -50,14 +50,14 @@ def make_addon() -> object:
 
     beside = Path(__file__).resolve().parents[2]
     if not OLDEST <= tuple(int(part) for part in VERSION.split(".")[:2]) < BEFORE:
-        exit_with_hint(f"this addon is made for mitmproxy 12 from 12.2, and this is {VERSION}.", beside)
+        end_mitmproxy_with_hint(f"this addon is made for mitmproxy 12 from 12.2, and this is {VERSION}.", beside)
     if str(beside) not in sys.path:
         sys.path.append(str(beside))
     try:
         from llmproxy.mitm.addon import MitmdumpAddon
     except ImportError as error:
         python = f"Python {sys.version_info.major}.{sys.version_info.minor} in {sys.prefix}"
-        exit_with_hint(f"it cannot be loaded into {python}: {error}", beside)
+        end_mitmproxy_with_hint(f"it cannot be loaded into {python}: {error}", beside)
     return MitmdumpAddon()
 
 

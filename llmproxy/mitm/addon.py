@@ -25,7 +25,7 @@ from llmproxy.errors import LLMProxyError, SettingsError, ensure_program_prefix
 from llmproxy.mitm.client_layers import NextLayerChooser
 from llmproxy.mitm.idle_connections_and_resets import LowDescriptorConnectionCloser
 from llmproxy.mitm.interception import HttpConnectHandler
-from llmproxy.mitm.recorder import Recorder, deny_server_connection
+from llmproxy.mitm.recorder import RecordingAddon, deny_server_connection
 from llmproxy.mitm.serve import (
     OPTIONS,
     ProxyContextAndJournal,
@@ -102,7 +102,11 @@ class MitmdumpAddon:
         proxy.sockets = LowDescriptorConnectionCloser(
             lambda: ctx.master.addons.get("proxyserver")  # type: ignore[no-untyped-call]
         )
-        self.addons = [NextLayerChooser(proxy, http2=False), HttpConnectHandler(proxy, forward=True), Recorder(proxy)]
+        self.addons = [
+            NextLayerChooser(proxy, http2=False),
+            HttpConnectHandler(proxy, forward=True),
+            RecordingAddon(proxy),
+        ]
         for note in self._built.notes:
             log.warning("llmproxy: %s", note)
         config = proxy.engine.config

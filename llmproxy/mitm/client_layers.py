@@ -65,7 +65,7 @@ class UnsupportedGrpc(RefusedError):
 
 @dataclass
 class Http2StreamEndedHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """A stream has ended (`Recorder.http2_stream_ended`)."""
+    """A stream has ended (`RecordingAddon.http2_stream_ended`)."""
 
     client: Client
     blocking = False

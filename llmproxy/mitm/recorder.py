@@ -135,7 +135,7 @@ def deny_server_connection(data: ServerConnectionHookData) -> None:
         data.server.error = DENIED
 
 
-class Recorder(WebSocketHooks):
+class RecordingAddon(WebSocketHooks):
     def __init__(self, proxy: ProxyContext) -> None:
         # Readers and writers of new connections; their names there are private only to type checkers.
         http_layers.Http1Client = InterimSkippingClient  # type: ignore[attr-defined]

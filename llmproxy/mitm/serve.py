@@ -56,7 +56,7 @@ from llmproxy.mitm.http1.fast_path import FastPathAsyncioProtocol, FastPathProxy
 from llmproxy.mitm.idle_connections_and_resets import LowDescriptorConnectionCloser, widen_backlog
 from llmproxy.mitm.interception import HttpConnectHandler, is_loopback
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.recorder import Recorder
+from llmproxy.mitm.recorder import RecordingAddon
 from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import OFFLINE, Channel, Decision, UpdateMode
 from llmproxy.report.proxy_console import ProxyConsole, ProxyStartInfo
@@ -504,12 +504,12 @@ class MitmproxyServerInProxyEventLoop:
         opts = options.Options()
         self._master = master.Master(opts)
         self._server = FastPathProxyserver(proxy, front)
-        # Recorder.server_connect comes after Proxyserver, which may forbid a connection too but never allows one.
+        # RecordingAddon.server_connect comes after Proxyserver, which may forbid a connection too but never allows one.
         proxy.sockets = LowDescriptorConnectionCloser(lambda: self._server)
         ours = ours or (
             NextLayerChooser(proxy),
             HttpConnectHandler(proxy, forward=settings.intercepts),
-            Recorder(proxy),
+            RecordingAddon(proxy),
         )
         addons = (core.Core(), self._server, *ours, next_layer.NextLayer(), interception.LazyTlsConfig())
         self._master.addons.add(*addons)  # type: ignore[no-untyped-call]

@@ -108,7 +108,7 @@ CARRIED = "llmproxy"
 
 
 class WebSocketHooks:
-    """The part of `Recorder` for WebSockets, and helpers shared with its other part."""
+    """The part of `RecordingAddon` for WebSockets, and helpers shared with its other part."""
 
     def __init__(self, proxy: ProxyContext) -> None:
         self._proxy = proxy

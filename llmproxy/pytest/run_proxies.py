@@ -21,7 +21,13 @@ from typing import Any, Self
 
 from llmproxy.client import proxy_process
 from llmproxy.client.control import ControlApiClient, ControlError
-from llmproxy.client.proxy_process import Proxy, ProxyCommand, begin_proxy_start, find_proxy_command, read_llmproxy_url
+from llmproxy.client.proxy_process import (
+    ProxyCommand,
+    StartedProxyProcess,
+    begin_proxy_start,
+    find_proxy_command,
+    read_llmproxy_url,
+)
 from llmproxy.errors import MachineError
 from llmproxy.file_io import create_gitignored_folder
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, UPDATE_VARIABLE, Mode, UpdateMode
@@ -36,7 +42,7 @@ class PytestProxyProcess:
     def __init__(self, env: Mapping[str, str], folder: Path) -> None:
         self._env, self._folder = env, folder
         self._place: socket.socket | None = None
-        self._process: Proxy | None = None
+        self._process: StartedProxyProcess | None = None
         self._found: ProxyCommand | None = None
 
     @property

@@ -56,7 +56,7 @@ class GitHubAnnotator:
         self._annotate_repeated_runs()
         if self._summary is not None:
             with self._summary.open("a", encoding="utf-8", errors="backslashreplace") as out:
-                out.write(format_summary_table(self._run_tree))
+                out.write(format_github_summary_markdown(self._run_tree))
 
 
 def make_github_annotator(path: Path | None) -> GitHubAnnotator:
@@ -101,7 +101,7 @@ def _escape_property(text: str) -> str:
     return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def format_summary_table(run_tree: EventsGroupedByRun) -> str:
+def format_github_summary_markdown(run_tree: EventsGroupedByRun) -> str:
     rows = [
         f"| {_escape_cell(each.name)} | {each.status.value.replace('_', ' ')} |"
         f" {sum(run.status is Status.PASSED for run in each.runs)} of {len(each.runs)} |"

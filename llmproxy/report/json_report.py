@@ -111,7 +111,7 @@ def render_json_report(run_tree: EventsGroupedByRun) -> str:
 
 
 def build_json_report(run_tree: EventsGroupedByRun) -> dict[str, Any]:
-    scenarios = [scenario_to_json(scenario) for scenario in run_tree.scenarios()]
+    scenarios = [build_json_of_single_scenario(scenario) for scenario in run_tree.scenarios()]
     return build_json_report_header(run_tree) | {"scenarios": scenarios}
 
 
@@ -132,7 +132,7 @@ def build_json_report_header(run_tree: EventsGroupedByRun) -> dict[str, Any]:
     }
 
 
-def scenario_to_json(scenario: ScenarioRuns) -> dict[str, Any]:
+def build_json_of_single_scenario(scenario: ScenarioRuns) -> dict[str, Any]:
     about = {"id": scenario.id, "name": scenario.name, "suite": scenario.suite}
     return about | {"status": scenario.status.value, "runs": [_run_to_json(run) for run in scenario.runs]}
 

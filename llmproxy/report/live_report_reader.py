@@ -17,7 +17,12 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import SettingsError
 from llmproxy.file_io import read_bounded_text
 from llmproxy.report.events import Completed, Selected
-from llmproxy.report.json_report import FORMAT, build_json_report_header, is_live_report_being_written, scenario_to_json
+from llmproxy.report.json_report import (
+    FORMAT,
+    build_json_of_single_scenario,
+    build_json_report_header,
+    is_live_report_being_written,
+)
 from llmproxy.report.run_tree import EventsGroupedByRun, ScenarioRuns, deserialize_event
 from llmproxy.report.trend import build_trend_table_columns, read_recent_tests
 from llmproxy.ui.queries import read_query_integer
@@ -89,7 +94,7 @@ class GrowingReportReader:
 
 def _scenario_to_live_json(scenario: ScenarioRuns, *, running: bool) -> dict[str, Any]:
     """Return a scenario as plain values; an unfinished one is running as long as the test is."""
-    tree = scenario_to_json(scenario)
+    tree = build_json_of_single_scenario(scenario)
     if not running:
         return tree
     for run, told in zip(scenario.runs, tree["runs"], strict=True):

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.amount_formatting import dollars, format_count, format_milliseconds, name_some
 from llmproxy.core.changes.accepted_change_model import build_change_for_removed_call, digest_key_of_call_not_made
-from llmproxy.core.changes.change import Author, CarriedAnswerAttempt, Change, ChangeCause, RefusalReason, shorten
+from llmproxy.core.changes.change import CarriedAnswerAttempt, Change, ChangeCause, ChangeSource, RefusalReason, shorten
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.sessions.journal import ChangedAgentTrialRunResult, read_changed_agent_trial_results
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import list_key_digests_allowed_unused, read_accepted_changes
+from llmproxy.core.store.queries import list_key_digests_allowed_unused, read_cassette_accepted_changes
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import format_shown_path
@@ -181,7 +181,7 @@ def describe_accepted_changes(store: Path, names: Sequence[str]) -> list[str]:
     today = datetime.now().date()  # noqa: DTZ005 - the user's day
     with open_store(store, writable=False, now=time.time) as database:
         cassettes = dict.fromkeys(info.name for info in database.cassettes())
-        changes = [each for name in cassettes for each in read_accepted_changes(database, name)]
+        changes = [each for name in cassettes for each in read_cassette_accepted_changes(database, name)]
         found = dict.fromkeys(each._replace(exactly=frozenset()) for each in changes)
     told: dict[str, list[str]] = {}
     for each in found:
@@ -239,7 +239,7 @@ def _find_removed_calls(trial: ChangedAgentTrialRunResult, recordings: Recording
     """Yield recorded calls that are no longer made, if a trial followed the recording to its end."""
     if trial.served is None or trial.passed is False or any(call.refusal for call in trial.seen):
         return
-    clients = {each.origin for call in trial.seen for each in call.changes if each.origin.source is Author.CLIENT}
+    clients = {each.origin for call in trial.seen for each in call.changes if each.origin.source is ChangeSource.CLIENT}
     played = trial.served.union(call.recording for call in trial.seen if call.recording)
     for row in recordings(trial).values():
         if row.id not in played and row.operation not in OPTIONAL:
@@ -247,7 +247,7 @@ def _find_removed_calls(trial: ChangedAgentTrialRunResult, recordings: Recording
             own = (each for each in clients if not asks or row.client.startswith(f"{each.name} "))
             said = f'"{shorten(row.last_user_text)}"' if row.last_user_text else ""
             what = " ".join(filter(None, (row.operation if asks else f"{row.method} {row.target}", row.model, said)))
-            yield build_change_for_removed_call(what, row.key, next(own, ChangeCause(Author.PROMPT)))
+            yield build_change_for_removed_call(what, row.key, next(own, ChangeCause(ChangeSource.PROMPT)))
 
 
 def _estimate_rerecord_cost(

@@ -49,7 +49,7 @@ class AgentAdapter(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterAttributes:
+class OptionalAdapterAttributes:
     """Optional attributes or properties of adapters in addition to `AgentAdapter`, read when needed."""
 
     who: str = ""
@@ -66,7 +66,7 @@ class AdapterAttributes:
     process_env_and_folder: tuple[Mapping[str, str], Path] | None = None
 
     @classmethod
-    def of_adapter(cls, adapter: object) -> AdapterAttributes:
+    def of_adapter(cls, adapter: object) -> OptionalAdapterAttributes:
         found: dict[str, Any] = {each.name: getattr(adapter, each.name, each.default) for each in fields(cls)}
         return cls(**found)
 

@@ -29,7 +29,7 @@ from weakref import WeakValueDictionary
 from llmproxy.calls_and_totals import Call, Miss
 from llmproxy.client.child_env import BASE_URLS, URL_VARIABLE, find_env_upstreams, is_proxy_url, plan_env
 from llmproxy.client.control import CONFLICT, PAUSE, ControlApiClient, ControlConnectionPool, ControlError
-from llmproxy.client.proxy_process import TOKEN_VARIABLE, Proxy, ensure_proxy, read_llmproxy_url
+from llmproxy.client.proxy_process import TOKEN_VARIABLE, StartedProxyProcess, ensure_proxy, read_llmproxy_url
 from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, PARTY_HEADER, SESSION_HEADER, SESSION_PREFIX, SHOWN_KEY
@@ -492,7 +492,7 @@ class _ProcessProxy:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._open = ExitStack()
-        self._started: Proxy | None = None
+        self._started: StartedProxyProcess | None = None
         atexit.register(self.end_proxy)
 
     def proxy_url(self, env: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from llmproxy.scenario.values.run_ids_and_options import ScenarioExecutorProtoco
 type Callback = Callable[[ScenarioState], Any]
 
 
-class Step:
+class BuiltinScriptStep:
     """A step of a script, made by one of the functions below."""
 
     __slots__ = ("_verb", "kind", "said")
@@ -40,18 +40,18 @@ class Step:
         return f"scenario.{self.kind}(...)"
 
 
-def message(message: Message) -> Step:
+def message(message: Message) -> BuiltinScriptStep:
     """Add a message unchanged; a user's or assistant's takes the turn of that role."""
-    return Step("message", lambda executor: executor.message(message), message)
+    return BuiltinScriptStep("message", lambda executor: executor.message(message), message)
 
 
-def user(content: str | Message | None = None) -> Step:
+def user(content: str | Message | None = None) -> BuiltinScriptStep:
     """Let the user speak; without content, the simulator does."""
-    return Step("user", lambda executor: executor.user(content), content)
+    return BuiltinScriptStep("user", lambda executor: executor.user(content), content)
 
 
-def agent(content: str | Message | None = None) -> Step:
-    return Step("agent", lambda executor: executor.agent(content), content)
+def agent(content: str | Message | None = None) -> BuiltinScriptStep:
+    return BuiltinScriptStep("agent", lambda executor: executor.agent(content), content)
 
 
 def judge(
@@ -59,7 +59,7 @@ def judge(
     additional_context: str | None = None,
     *,
     criteria: Sequence[str] | None = None,
-) -> Step:
+) -> BuiltinScriptStep:
     """Demand the judge's verdict now.
 
     With `criteria` it is a checkpoint: the judge decides by them alone. If all pass the script continues, and they
@@ -77,7 +77,7 @@ def judge(
         raise ValueError(f"scenario.judge takes a list of criteria, [{criteria!r}]")  # noqa: TRY004 (a value)
     chosen = None if criteria is None else list(criteria)
     said: str | Message | None = additional_context if content is None else content  # type: ignore[assignment]
-    return Step("judge", lambda executor: executor.judge(said, criteria=chosen), [said, chosen])
+    return BuiltinScriptStep("judge", lambda executor: executor.judge(said, criteria=chosen), [said, chosen])
 
 
 def proceed(
@@ -86,18 +86,20 @@ def proceed(
     on_step: Callback | None = None,
     *,
     on_turn_end: Callback | None = None,
-) -> Step:
+) -> BuiltinScriptStep:
     """Let the conversation continue by itself, for this many turns or until it ends.
 
     `on_turn` is called when a new turn begins (never for the first), `on_turn_end` when one has ended, `on_step` after
     every call of an agent. All may be async.
     """
-    return Step("proceed", lambda executor: executor.proceed(turns, on_turn, on_step, on_turn_end=on_turn_end))
+    return BuiltinScriptStep(
+        "proceed", lambda executor: executor.proceed(turns, on_turn, on_step, on_turn_end=on_turn_end)
+    )
 
 
-def succeed(reasoning: str | None = None) -> Step:
-    return Step("succeed", lambda executor: executor.succeed(reasoning))
+def succeed(reasoning: str | None = None) -> BuiltinScriptStep:
+    return BuiltinScriptStep("succeed", lambda executor: executor.succeed(reasoning))
 
 
-def fail(reasoning: str | None = None) -> Step:
-    return Step("fail", lambda executor: executor.fail(reasoning))
+def fail(reasoning: str | None = None) -> BuiltinScriptStep:
+    return BuiltinScriptStep("fail", lambda executor: executor.fail(reasoning))

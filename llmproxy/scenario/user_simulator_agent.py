@@ -27,10 +27,15 @@ from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, choose_model, complete, require_model
 from llmproxy.scenario.models.transport import ModelAnswer
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.transcripts import enclose_in_tags, fill_prompt, format_conversation_for_user, read_prompt_file
+from llmproxy.scenario.transcripts import (
+    enclose_in_tags,
+    fill_prompt,
+    list_messages_as_user_sees_them,
+    read_prompt_file,
+)
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.criteria import object_schema
-from llmproxy.scenario.values.messages import ClosingMessages
+from llmproxy.scenario.values.messages import UserFarewellMessages
 from llmproxy.yaml_reader import SuiteProblemsError, parse_single_yaml_document
 
 _MEMBERS = frozenset({"name", "about", "behaviour"})
@@ -179,7 +184,7 @@ class UserSimulatorAgent(AgentAdapter):
             return {"role": "user", "content": self.lines[self._said - 1]}
         if self.config is None:
             if free:
-                return ClosingMessages()
+                return UserFarewellMessages()
             raise SettingsError(
                 f"UserSimulatorAgent has said all of its {len(self.lines)} lines, and the script lets it speak again.",
                 hint='Add a line, write scenario.user("..."), or give it a model, which then goes on.',
@@ -193,7 +198,7 @@ class UserSimulatorAgent(AgentAdapter):
                 last, reached = endings[0]
                 reached = None if any(each != reached for _, each in endings) else reached  # who contradicts himself
                 said: list[Message] = [{"role": "user", "content": last or answer.text}]
-                return ClosingMessages(said if last or answer.text else (), reached=reached)
+                return UserFarewellMessages(said if last or answer.text else (), reached=reached)
             if answer.text:
                 return {"role": "user", "content": answer.text}
         raise ModelError(
@@ -211,7 +216,7 @@ class UserSimulatorAgent(AgentAdapter):
             system += "\n\n" + fill_prompt("user_simulator_end")
         greeted = [
             {"role": "assistant", "content": GREETING},
-            *format_conversation_for_user(input.messages, show=self.show_tools),
+            *list_messages_as_user_sees_them(input.messages, show=self.show_tools),
         ]
         found = [{"role": "system", "content": system}, *reverse_roles(greeted)]
         return [*found, {"role": "user", "content": NUDGE}] if found[-1]["role"] == "assistant" else found

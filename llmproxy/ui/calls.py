@@ -283,7 +283,7 @@ def decode_utf8_or_none(data: bytes) -> str | None:
         return None
 
 
-def encode_text_relative_to_base(base: tuple[int, str], text: str) -> dict[str, Any]:
+def encode_viewer_text_from_base(base: tuple[int, str], text: str) -> dict[str, Any]:
     of, old = base
     front = count_common_prefix(old, text)
     back = count_common_suffix(old, text, min(len(old), len(text)) - front)
@@ -304,7 +304,7 @@ Step = dict[str, Any]
 """``{"kind": "user" | "says" | "tool" | "answer" | "failed" | "call", "call": id, "depth": of sub-agents, ...}``"""
 
 
-def summarize_recorded_steps(interactions: Iterable[Interaction]) -> list[Step]:
+def build_step_list_of_run(interactions: Iterable[Interaction]) -> list[Step]:
     reader = _SpanToStepConverter()
     steps = [step for span in build_spans(reader.remember_interactions(interactions)) for step in reader.read(span)]
     return steps + [{**step, "call": None} for step in reader.waiting]  # user inputs without a following request

@@ -25,11 +25,11 @@ from llmproxy.ui.calls import (
     ExchangeLinker,
     LinkedExchange,
     attach_tool_results_to_calls,
+    build_step_list_of_run,
     call_to_json,
     decode_utf8_or_none,
     encode_body_for_json,
-    encode_text_relative_to_base,
-    summarize_recorded_steps,
+    encode_viewer_text_from_base,
 )
 
 MARK = "llmproxy recording"
@@ -72,7 +72,7 @@ def build_viewer_page_data(
                 "left": info.live - len(found),
                 "sums": queries.sum_calls(store, which),
                 "strip": [each for each in queries.list_calls_for_timeline(store, which) if each[0] in taken],
-                "steps": {"steps": summarize_recorded_steps(told), "calls": len(told), "of": info.live},
+                "steps": {"steps": build_step_list_of_run(told), "calls": len(told), "of": info.live},
             }
         )
     only = canonicalize_session_name(f"{wanted[0].name}~{wanted[0].sample}") if len(wanted) == 1 else ""
@@ -144,7 +144,7 @@ class PageDataBuilder:
         depth = self.depth.get(of or 0, 0) + 1
         if text is None or base is None or of is None or depth > _DEEPEST:
             return encode_body_for_json(interaction.request.body)
-        made = encode_text_relative_to_base((of, base), text)
+        made = encode_viewer_text_from_base((of, base), text)
         if "of" in made:
             self.depth[interaction.id or 0] = depth
         return made

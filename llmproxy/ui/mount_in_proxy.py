@@ -57,13 +57,17 @@ class ProxyViewerRequestHandler:
         if path == "/":
             answer = page.redirect_to_page()
         elif asked.method not in ("GET", "HEAD"):
-            answer = page.refusal_answer(405, "llmproxy_method", "llmproxy: the viewer is for reading.", UI_PREFIX)
+            answer = page.build_viewer_error_response(
+                405, "llmproxy_method", "llmproxy: the viewer is for reading.", UI_PREFIX
+            )
         elif path in (UI_PREFIX, UI_PREFIX.rstrip("/")):
             answer = self._answer_page(asked, refusing)
         elif refusing is not None:
             answer = page.answer_viewer_with_error(refusing)
         elif not path.startswith(_DATA):
-            answer = page.refusal_answer(404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX)
+            answer = page.build_viewer_error_response(
+                404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX
+            )
         else:
             question, query = path.removeprefix(_DATA), dict(parse_qsl(target.query, keep_blank_values=True))
             try:

@@ -193,15 +193,15 @@ def answer_query_as_json(ask: Ask, question: str, query: dict[str, str]) -> View
     except Exception as error:
         logger.debug("the viewer could not answer %s", question, exc_info=True)
         told = f"llmproxy: this cannot be shown: {type(error).__name__}: {str(error)[:300]}"
-        return refusal_answer(500, "llmproxy_viewer", told, _FAULT)
+        return build_viewer_error_response(500, "llmproxy_viewer", told, _FAULT)
 
 
 def answer_viewer_with_error(error: LLMProxyError) -> ViewerResponse:
     status = 404 if isinstance(error, CassetteNotFound) else error.status
-    return refusal_answer(status, error.code, error.message, error.hint)
+    return build_viewer_error_response(status, error.code, error.message, error.hint)
 
 
-def refusal_answer(status: int, code: str, message: str, hint: str = "") -> ViewerResponse:
+def build_viewer_error_response(status: int, code: str, message: str, hint: str = "") -> ViewerResponse:
     return build_viewer_json_response(status, {"error": {"code": code, "message": message, "hint": hint}})
 
 

@@ -28,9 +28,9 @@ from llmproxy.server_store_copies import find_postgres_of_local_copy, format_sto
 from llmproxy.ui.calls import (
     ExchangeLinker,
     attach_tool_results_to_calls,
+    build_step_list_of_run,
     call_to_json,
     encode_body_for_json,
-    summarize_recorded_steps,
 )
 
 MOST = 1000
@@ -257,7 +257,7 @@ def answer_recorded_steps_query(store: StoreReader, query: Query) -> Json:
     )
     where, values = which.to_sql()
     ((count,),) = store.query(f"SELECT count(*) FROM interactions WHERE {where}", values)
-    return {"steps": summarize_recorded_steps(read), "calls": len(read), "of": int(count)}
+    return {"steps": build_step_list_of_run(read), "calls": len(read), "of": int(count)}
 
 
 def answer_call_detail_query(store: StoreReader, query: Query) -> Json:

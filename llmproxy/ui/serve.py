@@ -41,16 +41,18 @@ def answer_ui_request(
         return page.answer_viewer_with_error(error)
     writes = put is not None and path == UI_PREFIX + _LABEL and method == "POST"
     if method not in ("GET", "HEAD") and not writes:
-        return page.refusal_answer(405, "llmproxy_method", "llmproxy: this is for reading.")
+        return page.build_viewer_error_response(405, "llmproxy_method", "llmproxy: this is for reading.")
     if path == UI_PREFIX:
         return page.build_viewer_page_response(start)
     if not path.startswith(UI_PREFIX + _DATA) and not writes:
-        return page.refusal_answer(404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX)
+        return page.build_viewer_error_response(
+            404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX
+        )
     given = next((value for name, value in headers if name.lower() == TOKEN_HEADER), "")
     if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode()):
         told = "llmproxy: this page has no token."
         hint = "Open the address that `llmproxy ui` printed, whole."
-        return page.refusal_answer(403, "llmproxy_forbidden", told, hint)
+        return page.build_viewer_error_response(403, "llmproxy_forbidden", told, hint)
     if put is not None and writes:
         return _store_page_input(put, body)
     query = dict(parse_qsl(asked, keep_blank_values=True))
@@ -61,7 +63,7 @@ def _store_page_input(put: Put, body: bytes) -> page.ViewerResponse:
     said = parse_json(body)
     if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
         told = "llmproxy: what the page sent is no JSON object of texts."
-        return page.refusal_answer(400, "llmproxy_question", told)
+        return page.build_viewer_error_response(400, "llmproxy_question", told)
     try:
         return page.build_viewer_json_response(200, put(said))
     except LLMProxyError as error:

@@ -216,7 +216,7 @@ def test_why_says_what_the_client_was_told(path: Path, capsys: pytest.CaptureFix
 
 def test_show_reads_a_websocket_as_a_transcript(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Who said what, when, and how it ended; `--raw` gives the lines as they are kept."""
-    from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, Frame, encode_frames_for_storage
+    from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, Frame, encode_websocket_frames_as_chunks
 
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi there"}]}
     frames = [
@@ -227,7 +227,11 @@ def test_show_reads_a_websocket_as_a_transcript(tmp_path: Path, capsys: pytest.C
     plain = chat()
     request = dataclasses.replace(plain.request, method="GET", target="/v1/realtime?model=m", body=b"")
     response = Response(
-        101, "Switching Protocols", (("content-type", CONTENT_TYPE),), encode_frames_for_storage(frames), chunked=True
+        101,
+        "Switching Protocols",
+        (("content-type", CONTENT_TYPE),),
+        encode_websocket_frames_as_chunks(frames),
+        chunked=True,
     )
     fill(tmp_path / "llmproxy.db", dataclasses.replace(plain, operation="realtime", request=request, response=response))
     code, out = run(capsys, tmp_path / "llmproxy.db", "show", "1")

@@ -12,7 +12,7 @@ import pytest
 from llmproxy.core.live_channels import (
     MixedLiveReplaySettings,
     PartlyLiveSession,
-    count_changes_before_tool_calls,
+    count_state_changes_before_calls,
     format_call_display_name,
     is_model_request,
     is_same_call_as_mcp_request,
@@ -63,7 +63,7 @@ class Walk:
         self.calls, self.announced = {each.row.id: each for each in calls}, announced
         self.live = PartlyLiveSession(MixedLiveReplaySettings(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
         rows = (each.row for each in calls)
-        self.path = count_changes_before_tool_calls(rows, {"tools": READING}, lambda _name: False)
+        self.path = count_state_changes_before_calls(rows, {"tools": READING}, lambda _name: False)
 
     def ask(self, wish: Wish) -> str | None:
         """Ask; None where nothing may be told."""

@@ -20,7 +20,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.cli import main
 from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.trace.observing.tool_calls import McpServerToolCalls, ToolUse
+from llmproxy.trace.observing.tool_calls import ToolCallsAtMcpServers, ToolUse
 from tests.provider import Provider, Script, Step, step
 from tests.scenario.parties import finish
 from tests.scenario.test_scenario_state import state
@@ -143,7 +143,7 @@ def test_what_a_server_got() -> None:
     check = execute("tools.md")["check"]
     title = '{"title": "Buy milk"}'
     got = ToolUse("create", title, None, 2, 2, executed=True, output="#1")
-    served = McpServerToolCalls([got], frozenset({"create"}), frozenset({"create"}), seen=True)
+    served = ToolCallsAtMcpServers([got], frozenset({"create"}), frozenset({"create"}), seen=True)
     check(state(wire=[ToolUse("mcp__tasks__create", title, "w1", 1, 1)], served=served))
     with pytest.raises(AssertionError):
         check(state(wire=[ToolUse("mcp__tasks__create", "{}", "w1", 1, 1)], served=served))

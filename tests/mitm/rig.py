@@ -34,7 +34,7 @@ from llmproxy.mitm.http1.fast_path import FastPathAsyncioProtocol
 from llmproxy.mitm.http1.replay_layer import RecordReplayLayer
 from llmproxy.mitm.interception import HttpConnectHandler
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.recorder import Recorder
+from llmproxy.mitm.recorder import RecordingAddon
 from llmproxy.mitm.serve import MitmproxyServerInProxyEventLoop, build_engine_config, build_origin_guard
 from llmproxy.settings import Settings
 from tests.mitm.wire import Received, Wire, request
@@ -53,7 +53,7 @@ class Rig:
         engine: type[Engine] = Engine,
         layer: type[RecordReplayLayer] = RecordReplayLayer,
         choice: type[NextLayerChooser] = NextLayerChooser,
-        recorder: type[Recorder] = Recorder,
+        recorder: type[RecordingAddon] = RecordingAddon,
         intercept: type[HttpConnectHandler] = HttpConnectHandler,
         shell: type[ProxyContext] = ProxyContext,
         front: type[FastPathAsyncioProtocol] = FastPathAsyncioProtocol,

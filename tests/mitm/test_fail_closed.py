@@ -22,13 +22,13 @@ from llmproxy.mitm.http1.fast_path import FastPathAsyncioProtocol
 from llmproxy.mitm.http1.replay_layer import RecordReplayLayer
 from llmproxy.mitm.interception import HttpConnectHandler
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.recorder import Recorder
+from llmproxy.mitm.recorder import RecordingAddon
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import BAD, Received, body_of, chat, chunked, request
 from tests.provider import Provider, Reply, Script, Step
 
 PARTS: dict[str, type] = {
-    "engine": Engine, "layer": RecordReplayLayer, "choice": NextLayerChooser, "recorder": Recorder, "shell": ProxyContext,
+    "engine": Engine, "layer": RecordReplayLayer, "choice": NextLayerChooser, "recorder": RecordingAddon, "shell": ProxyContext,
     "front": FastPathAsyncioProtocol, "intercept": HttpConnectHandler,
 }  # fmt: skip
 INSIDE = {field.name for field in fields(Engine.parts)}
@@ -187,7 +187,7 @@ class Bypass(NextLayerChooser):
         """Choose nothing."""
 
 
-class OnlyTheWall(Recorder):
+class OnlyTheWall(RecordingAddon):
     def requestheaders(self, flow: http.HTTPFlow) -> None:
         """Let it pass."""
 
@@ -195,9 +195,11 @@ class OnlyTheWall(Recorder):
         """Let it pass."""
 
 
-@pytest.mark.parametrize("recorder", [Recorder, OnlyTheWall])
+@pytest.mark.parametrize("recorder", [RecordingAddon, OnlyTheWall])
 @pytest.mark.parametrize("mode", ["record", "passthrough", "replay"])
-def test_with_the_layer_bypassed_nothing_gets_out(tape: Path, store: Path, mode: str, recorder: type[Recorder]) -> None:
+def test_with_the_layer_bypassed_nothing_gets_out(
+    tape: Path, store: Path, mode: str, recorder: type[RecordingAddon]
+) -> None:
     """What was not released is denied its connection, in plain requests and in tunnels."""
     shutil.copy(tape, store)
     with (
@@ -222,7 +224,7 @@ class Behind(FastPathAsyncioProtocol):
         self._hand_over(data)
 
 
-class Elsewhere(Recorder):
+class Elsewhere(RecordingAddon):
     """A recorder that sends what was released to another place."""
 
     def _address_upstream(self, request: http.Request, exchange: Exchange) -> None:

@@ -23,7 +23,7 @@ from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteBusy, LLMProxyError, MissError, RecordingError
 from llmproxy.mitm import proxy_context as module
 from llmproxy.mitm.proxy_context import ProxyContext, build_response_bytes
-from llmproxy.mitm.recorder import Recorder
+from llmproxy.mitm.recorder import RecordingAddon
 from llmproxy.mitm.serve import build_rate_limiter
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected, recorded
@@ -146,7 +146,7 @@ def test_a_refusal_takes_the_miss_status_and_hides_secrets(tmp_path: Path) -> No
         )
 
 
-class Watching(Recorder):
+class Watching(RecordingAddon):
     clients: ClassVar[list[Client]] = []
 
     def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:

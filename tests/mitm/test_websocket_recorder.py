@@ -17,7 +17,7 @@ from mitmproxy import http
 from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.websocket_frames import parse_recorded_websocket_frames
 from llmproxy.mitm.interception import CERTIFICATE, get_certificate_authority_folder
-from llmproxy.mitm.recorder import Recorder
+from llmproxy.mitm.recorder import RecordingAddon
 from llmproxy.mitm.websockets import is_websocket_upgrade, limit_offered_extensions
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.test_intercept import intercepted, secure
@@ -324,7 +324,7 @@ def test_an_upstream_hears_no_goodbye_of_a_client_that_broke_off(tmp_path: Path)
         assert [gone.code for gone in upstream.ended] == [1006]
 
 
-class Raising(Recorder):
+class Raising(RecordingAddon):
     def _get_offset(self, exchange: Any) -> int:
         if exchange.recording.status == 101:
             raise RuntimeError("a bug")

@@ -17,7 +17,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Ending, Request
-from llmproxy.core.traffic.websocket_frames import Frame, encode_frames_for_storage
+from llmproxy.core.traffic.websocket_frames import Frame, encode_websocket_frames_as_chunks
 from llmproxy.core.ws_replay import MISMATCH
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import request
@@ -68,7 +68,7 @@ def put(store: Path, frames: list[Frame], ending: Ending = Ending.COMPLETE, body
             client.hear()
         rig.wait_outcomes(1)
     (old,) = recorded(store)
-    pieces = encode_frames_for_storage(frames)
+    pieces = encode_websocket_frames_as_chunks(frames)
     if body is not None:
         pieces = (replace(pieces[0], data=body),)
     with SqliteCassetteStore.open(store, writable=True, now=time.time) as opened:

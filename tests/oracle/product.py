@@ -16,7 +16,7 @@ from llmproxy.protocol import Decision
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.chat_step_assertions import (
     check_history_edit_assertions,
-    check_usage,
+    check_token_usage_and_cost,
     explain_unseen_traffic,
     find_undecidable_tool_checks,
 )
@@ -82,7 +82,7 @@ def judge(said: dict[str, Any], step: AgentActivity) -> Status:
         return Status.ENVIRONMENT_ERROR
     any_tool = ChatStep.model_validate({"chat": "x", "totalToolCalls": 0})
     if usage is not None:
-        found = check_usage(usage, step, scope)
+        found = check_token_usage_and_cost(usage, step, scope)
     elif unknown := find_undecidable_tool_checks(any_tool, step):
         found = unknown
     elif "toolOrder" in said:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.changes.change import (
-    Author,
     CarriedAnswerAttempt,
     CarriedAnswerRefusal,
     Change,
     ChangeCause,
+    ChangeSource,
     RefusalReason,
     diff_hunks,
     digest_texts,
@@ -62,7 +62,7 @@ def row(number: int, cost: float | None) -> StoredCallSummary:
 
 def test_one_edit_in_several_cassettes_is_one_change() -> None:
     """It has one name, its calls and cassettes; what has changed by origin is told apart; tests are counted by how they ended."""
-    edit, tool = change(), change("x", "y", origin=ChangeCause(Author.CLIENT, "claude-code", "2.1.332"))
+    edit, tool = change(), change("x", "y", origin=ChangeCause(ChangeSource.CLIENT, "claude-code", "2.1.332"))
     found = total(
         trial("refund", call(1, edit), call(2, edit)), trial("vip", call(5, edit, tool)), trial("plain"),
         trial("broken", call(7, why=RefusalReason.QUESTION), passed=False),
@@ -88,7 +88,7 @@ def test_two_edits_of_one_name_are_two_changes() -> None:
 
 def test_a_call_that_is_no_longer_made_is_a_change() -> None:
     """It is the client's where the client was upgraded; nothing is said of a run that failed, was cut, or went astray."""
-    upgrade = change("x", "y", origin=ChangeCause(Author.CLIENT, "Claude Code", "2.1.2"))
+    upgrade = change("x", "y", origin=ChangeCause(ChangeSource.CLIENT, "Claude Code", "2.1.2"))
     ended = trial("refund", call(1, upgrade))._replace(served=frozenset({2}))
     found = total(ended, after=dict.fromkeys((1, 2, 3), 0.1))
     (gone,) = [each for each in found.groups if each.name.startswith("gone-")]

@@ -10,7 +10,7 @@ from typing import Any
 from llmproxy import scenario
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole
 from llmproxy.scenario.agent_adapter import (
-    AdapterAttributes,
+    OptionalAdapterAttributes,
     find_scenario_session,
     get_scenario_description,
     get_wire_tool_calls,
@@ -56,10 +56,12 @@ def test_what_an_adapter_may_offer_is_an_attribute_or_a_property() -> None:
             return f"the echo {self.word}"
 
     agent = OutcomeRecorder("x")
-    assert AdapterAttributes.of_adapter(Echo("x")) == AdapterAttributes()
-    assert AdapterAttributes.of_adapter(agent) == AdapterAttributes(who="the echo x", notes=("slow today",))
+    assert OptionalAdapterAttributes.of_adapter(Echo("x")) == OptionalAdapterAttributes()
+    assert OptionalAdapterAttributes.of_adapter(agent) == OptionalAdapterAttributes(
+        who="the echo x", notes=("slow today",)
+    )
     agent.word = "y"
-    assert AdapterAttributes.of_adapter(agent).who == "the echo y"
+    assert OptionalAdapterAttributes.of_adapter(agent).who == "the echo y"
 
 
 def around(given: AgentInput) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ import pytest
 from llmproxy.errors import MachineError
 from llmproxy.scenario import ScenarioConfig, ScenarioState
 from llmproxy.scenario.scenario_state import ToolCalls, merge_message_and_wire_calls, render_message
-from llmproxy.trace.observing.tool_calls import McpServerToolCalls, ToolUse
+from llmproxy.trace.observing.tool_calls import ToolCallsAtMcpServers, ToolUse
 from tests.scenario.people import Agent, executor
 
 
@@ -99,7 +99,7 @@ def test_a_dump_holds_what_is_documented() -> None:
 def test_what_servers_of_tools_got() -> None:
     """By the server's name, with arguments and result; differences to what the model asked for are told."""
     got = ToolUse("look", '{"n": 9}', None, 2, 2, executed=True, output='{"found": 1}')
-    served = McpServerToolCalls([got], frozenset({"look"}), frozenset({"look"}), seen=True)
+    served = ToolCallsAtMcpServers([got], frozenset({"look"}), frozenset({"look"}), seen=True)
     found = state(wire=[ToolUse("mcp__shop__look", '{"n": 8}', "w1", 1, 1)], served=served)
     assert (found.server_calls("look").inputs, found.server_calls().outputs) == ([{"n": 9}], [{"found": 1}])
     assert not found.server_calls("send").first
@@ -111,13 +111,13 @@ def test_what_servers_of_tools_got() -> None:
 
 @pytest.mark.parametrize(("given", "said"), [
     ({"served": None}, "there is no proxy"),
-    ({"served": McpServerToolCalls()}, "no server of tools was seen"),
+    ({"served": ToolCallsAtMcpServers()}, "no server of tools was seen"),
     (
-        {"served": McpServerToolCalls(seen=True, unread=["call 3 of the session"])},
+        {"served": ToolCallsAtMcpServers(seen=True, unread=["call 3 of the session"])},
         "nothing was recorded of call 3",
     ),
-    ({"served": McpServerToolCalls([ToolUse("look", "{}", None, 2, 2)], seen=True)}, "did not come whole"),
-    ({"served": McpServerToolCalls(seen=True), "unattributed": 2}, "2 calls arrived"),
+    ({"served": ToolCallsAtMcpServers([ToolUse("look", "{}", None, 2, 2)], seen=True)}, "did not come whole"),
+    ({"served": ToolCallsAtMcpServers(seen=True), "unattributed": 2}, "2 calls arrived"),
 ])  # fmt: skip
 def test_what_servers_got_is_an_error_where_nobody_knows(given: dict[str, Any], said: str) -> None:
     """Never an empty list that looks as if nothing had been called."""

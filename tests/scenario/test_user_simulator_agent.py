@@ -23,7 +23,7 @@ from llmproxy.scenario.user_simulator_agent import (
     resolve_persona_name_file_or_text,
     reverse_roles,
 )
-from llmproxy.scenario.values.messages import ClosingMessages
+from llmproxy.scenario.values.messages import UserFarewellMessages
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import MODEL, TALK, Echo, bodies, called, finish, go_on, model, raw, refusal, served, shown
 from tests.scenario.people import Agent, Ear, Judge, finished, play, roles, said
@@ -175,7 +175,7 @@ def test_who_contradicts_himself_has_said_nothing(said_of_it: list[bool], reache
 
     with model(step(say="hi"), step(call=ends)) as (config, _):
         play(Echo(), Watched(model=config), Judge())
-    assert [each.reached for each in heard if isinstance(each, ClosingMessages)] == [reached]
+    assert [each.reached for each in heard if isinstance(each, UserFarewellMessages)] == [reached]
 
 
 def test_in_a_script_nobody_leaves() -> None:
@@ -215,7 +215,7 @@ def test_a_script_that_wants_more_lines_is_told() -> None:
         play(Echo(), UserSimulatorAgent(lines=["one"]), script=[scenario.user(), scenario.agent(), scenario.user()])
     with pytest.raises(TypeError, match=r"lines=\['one'\]"):
         UserSimulatorAgent(lines="one")
-    assert isinstance(ClosingMessages(), list)
+    assert isinstance(UserFarewellMessages(), list)
 
 
 def test_a_run_is_recorded_and_replayed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
-from llmproxy.cli.parts.import_files import group_files_by_cassette, read_exchanges
+from llmproxy.cli.parts.import_files import group_files_by_cassette, read_exchanges_from_import_files
 from llmproxy.core.cassettes.formats import Recorded
 from llmproxy.core.cassettes.importing import ImportedOrSkippedExchange, convert_exchanges
 from llmproxy.core.keys.user_rules import Rules
@@ -43,7 +43,10 @@ class Row:
 def exchanges(folder: Path) -> Iterator[tuple[str, list[ImportedOrSkippedExchange]]]:
     """Read every cassette as `llmproxy import` does: (session name, its exchanges)."""
     for name, pieces in group_files_by_cassette([folder], None).items():
-        yield name, convert_exchanges(read_exchanges(pieces), name, rules=Rules(), redactor=Redactor())
+        yield (
+            name,
+            convert_exchanges(read_exchanges_from_import_files(pieces), name, rules=Rules(), redactor=Redactor()),
+        )
 
 
 def strangers(cassettes: Iterable[tuple[str, list[ImportedOrSkippedExchange]]]) -> dict[str, str]:

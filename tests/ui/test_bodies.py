@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from llmproxy.ui.calls import encode_body_for_json, encode_text_relative_to_base
+from llmproxy.ui.calls import encode_body_for_json, encode_viewer_text_from_base
 
 
 def rebuilt(base: str, made: dict[str, Any]) -> str:
@@ -25,14 +25,14 @@ def rebuilt(base: str, made: dict[str, Any]) -> str:
 def test_what_was_added_gives_the_whole_back(front: str, old: str, new: str, back: str) -> None:
     """Whatever letters there are: JavaScript counts other units than Python."""
     base, text = (f"{'😀é' * 200}{front}{middle}{back}{'ü😀' * 200}" for middle in (old, new))
-    made = encode_text_relative_to_base((7, base), text)
+    made = encode_viewer_text_from_base((7, base), text)
     assert made["of"] == 7
     assert rebuilt(base, made) == text
 
 
 def test_requests_that_have_little_in_common_stand_for_themselves() -> None:
     """Another request's name would cost more than it saves."""
-    assert encode_text_relative_to_base((1, "abc"), "abd") == {"text": "abd"}
+    assert encode_viewer_text_from_base((1, "abc"), "abd") == {"text": "abd"}
 
 
 def test_bytes_that_are_no_text_come_as_base64() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 from llmproxy.core.traffic.interaction import Chunk
-from llmproxy.ui.calls import CHUNKS, TEXT, ExchangeLinker, call_to_json, summarize_recorded_steps
+from llmproxy.ui.calls import CHUNKS, TEXT, ExchangeLinker, build_step_list_of_run, call_to_json
 from tests.support.chats import chat
 from tests.ui import samples
 
@@ -77,7 +77,7 @@ def test_everything_told_is_json() -> None:
 def test_the_steps_tell_what_was_asked_done_and_answered() -> None:
     """Each step names the call where it stands; what failed was asked again; a sub-agent stands deeper."""
     calls = [dataclasses.replace(each, id=n) for n, each in enumerate(samples.agent(), 1)]
-    told = [(step["kind"], step["call"], step["depth"]) for step in summarize_recorded_steps(calls)]
+    told = [(step["kind"], step["call"], step["depth"]) for step in build_step_list_of_run(calls)]
     assert told == [
         ("user", 1, 0),
         ("says", 1, 0),
@@ -93,12 +93,12 @@ def test_the_steps_tell_what_was_asked_done_and_answered() -> None:
 
 def test_a_tool_stands_with_what_it_was_given_and_what_it_returned() -> None:
     calls = [dataclasses.replace(each, id=n) for n, each in enumerate(samples.agent(), 1)]
-    tool = next(step for step in summarize_recorded_steps(calls) if step["kind"] == "tool")
+    tool = next(step for step in build_step_list_of_run(calls) if step["kind"] == "tool")
     assert (tool["name"], tool["given"]) == ("read_file", '{"path": "calc.py"}')
     assert tool["result"].startswith("def add")
     assert tool["ms"] == 573.0
 
 
 def test_a_long_text_is_cut_and_says_so() -> None:
-    steps = summarize_recorded_steps([dataclasses.replace(chat(answer="x" * 3 * TEXT), id=1)])
+    steps = build_step_list_of_run([dataclasses.replace(chat(answer="x" * 3 * TEXT), id=1)])
     assert steps[-1]["text"].endswith(f"… ({3 * TEXT:,} characters)")

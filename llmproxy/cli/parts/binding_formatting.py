@@ -9,7 +9,10 @@ from typing import Any
 from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.core.bindings import VolatileField, list_volatile_field_values
 from llmproxy.core.bindings.volatile_result_fields import load_builtin_volatile_fields
-from llmproxy.core.engine.learn_fields_from_recordings import MergedRecordingPair, find_pairs_equal_up_to_volatiles
+from llmproxy.core.engine.learn_fields_from_recordings import (
+    PairEqualUpToVolatileFields,
+    find_pairs_equal_up_to_volatiles,
+)
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonicalize_stored, read_volatile_fields
 from llmproxy.core.store.store import Store
@@ -77,7 +80,7 @@ def list_request_volatile_values(
 
 def find_recordings_merged_by_fields(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
-) -> dict[str, list[MergedRecordingPair]]:
+) -> dict[str, list[PairEqualUpToVolatileFields]]:
     found = {}
     for name in database.list_cassette_names() if cassette is None else [cassette]:
         merges = find_pairs_equal_up_to_volatiles(database, name, (), rules, upstreams)
@@ -86,7 +89,7 @@ def find_recordings_merged_by_fields(
     return found
 
 
-def print_pairs_equal_up_to_volatiles(found: Mapping[str, Sequence[MergedRecordingPair]]) -> None:
+def print_pairs_equal_up_to_volatiles(found: Mapping[str, Sequence[PairEqualUpToVolatileFields]]) -> None:
     if not found:
         return
     count = sum(map(len, found.values()))

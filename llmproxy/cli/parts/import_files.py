@@ -95,7 +95,9 @@ def _read_embedded_cassette_name(path: Path) -> str:
     return review_yaml.read_cassette_name_in_file(head) if review_yaml.recognises(head) else ""
 
 
-def read_exchanges(pieces: Sequence[RecordingFileToImport], models: Sequence[str] = ()) -> list[Recorded]:
+def read_exchanges_from_import_files(
+    pieces: Sequence[RecordingFileToImport], models: Sequence[str] = ()
+) -> list[Recorded]:
     """Return the exchanges of one cassette's files; `models` apply to files without any. Raises CassetteError."""
     sources: dict[str, list[Source]] = {}
     forms: dict[str, Format] = {}
@@ -115,7 +117,7 @@ def load_stored_or_file_cassette(
 ) -> list[Interaction]:
     """Return a cassette from a file or from the store. Raises CassetteNotFound: neither; CassetteError."""
     if Path(what).is_file():
-        recorded = read_exchanges([RecordingFileToImport(Path(what), None)])
+        recorded = read_exchanges_from_import_files([RecordingFileToImport(Path(what), None)])
         adopted = convert_exchanges(recorded, "diff", rules=rules, redactor=Redactor(), upstreams=upstreams)
         return [each.interaction for each in adopted if each.interaction is not None]
     if database is None:
@@ -154,7 +156,10 @@ class RecordingFileImporter:
         """Import the files of one cassette; a damaged file is reported, and the cassette is skipped."""
         started = time.perf_counter()
         try:
-            recorded, source = read_exchanges(pieces, self.models), read_file_of_recordings(pieces[0].path)
+            recorded, source = (
+                read_exchanges_from_import_files(pieces, self.models),
+                read_file_of_recordings(pieces[0].path),
+            )
             fork = (
                 review_yaml.read_fork_in_cassette_file(source)
                 if len(pieces) == 1 and review_yaml.recognises(source)

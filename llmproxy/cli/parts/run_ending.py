@@ -368,7 +368,7 @@ class LiveRunOutcome(NamedTuple):
 
 
 @dataclass(slots=True)
-class LiveChannelRunSummary:
+class LiveRunsVsRecordingSummary:
     loaded: Loaded
     runs: list[LiveRunOutcome] = field(default_factory=list)
 
@@ -459,7 +459,7 @@ def compare_live_outcomes_to_recording(
     from llmproxy.core.keys.user_rules import Rules
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import read_volatile_fields
-    from llmproxy.scenario.repeats.model_comparison_over_runs import BehaviorVsRecording, RunComparedWithRecording
+    from llmproxy.scenario.repeats.model_comparison_over_runs import BehaviorVsRecording, RunAndRecordedBehavior
     from llmproxy.trace.comparing.behavior_comparison import extract_run_behavior
 
     with_model = [each for each in runs if "llm" in each.live["channels"]]
@@ -477,7 +477,7 @@ def compare_live_outcomes_to_recording(
                 told, _ = rewrite_recordings_to_new_run(recorded, mine, volatile, rules, loaded.settings.upstream)
                 name, unknown = str(each.live["cassette"]), tuple(each.live["unknown"])
                 behaviors = extract_run_behavior(mine), extract_run_behavior(told)
-                made.append(RunComparedWithRecording(name, *behaviors, each.verdict, unknown))
+                made.append(RunAndRecordedBehavior(name, *behaviors, each.verdict, unknown))
     except LLMProxyError:  # a proxy elsewhere, with a store of its own
         return None
     return BehaviorVsRecording(parent, extract_run_behavior(recorded), tuple(made), verdict)

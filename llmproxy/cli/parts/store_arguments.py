@@ -120,7 +120,7 @@ def build_cassette_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
     store, there = loaded.settings.store, ""
     if store_exists(store):
         with open_given_store(store) as database:
-            there = f" {describe_cassettes(database)}".rstrip()
+            there = f" {describe_stored_cassette_names(database)}".rstrip()
     said = f"nothing is recorded in cassette {loaded.settings.cassette!r} of {format_store_location(store)}.{there}"
     hint = suggest_cassette_file_replay(loaded) or f"Record it first: {format_record_command(loaded)}"
     return CassetteNotFound(said, hint=hint)
@@ -200,7 +200,7 @@ def validate_cassette_name(name: str) -> str:
     return name
 
 
-def describe_cassettes(store: StoreReader) -> str:
+def describe_stored_cassette_names(store: StoreReader) -> str:
     names = sorted({info.name for info in store.cassettes()})
     return _describe_names(names, store) if names else ""
 

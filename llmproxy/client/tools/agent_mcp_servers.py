@@ -355,7 +355,7 @@ _TEXT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class ShellWrappedCommand:
+class AgentCommandInShellText:
     program: str
     words: tuple[str, ...]
     """Words after it, to the end of the text, with variables unexpanded."""
@@ -368,7 +368,7 @@ class ShellWrappedCommand:
         return (*self._shell, f"{self._before}{shlex.join([self.program, *words])}{self._rest}", *self._after)
 
 
-def parse_sh_c_command(command: Sequence[str]) -> ShellWrappedCommand | None:
+def parse_sh_c_command(command: Sequence[str]) -> AgentCommandInShellText | None:
     """Return the first command of a shell's text; None for any other command, or an unreadable text."""
     program = command[0].replace("\\", "/").rpartition("/")[2]
     if program not in _SHELLS or len(command) < 3 or _RUNS.fullmatch(command[1]) is None:
@@ -381,4 +381,6 @@ def parse_sh_c_command(command: Sequence[str]) -> ShellWrappedCommand | None:
         words = tuple(shlex.split(rest))
     except ValueError:
         return None
-    return ShellWrappedCommand(found["program"], words, tuple(command[:2]), found["before"], rest, tuple(command[3:]))
+    return AgentCommandInShellText(
+        found["program"], words, tuple(command[:2]), found["before"], rest, tuple(command[3:])
+    )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import is_socket_idle
-from llmproxy.client.tools.stdio_proxy import ShimBackend, StdioProxy, make_client_line_writer
+from llmproxy.client.tools.stdio_proxy import RecordReplayShimBackend, StdioProxy, make_client_line_writer
 from llmproxy.core.secrets.entropy import (
     is_path,
     is_random_value,
@@ -128,7 +128,9 @@ def _find_argument_secret(name: str, value: str) -> str:
     return value if _POSSIBLE_SECRET_ARGUMENT.fullmatch(name) and is_random_value(value, SHORTEST_SECRET) else ""
 
 
-def _make_backend(asked: McpShimOptions, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> ShimBackend:
+def _make_backend(
+    asked: McpShimOptions, server: str, env: Mapping[str, str], secrets: Sequence[str]
+) -> RecordReplayShimBackend:
     secrets = [value for value in (*list_secret_env_values(env), *secrets) if len(value) >= SHORTEST_SECRET]
     given = {name: getattr(asked, name) for name in ("mode", "cassette", "store", "faults")}
     flags = {name: value for name, value in given.items() if value is not None}
@@ -272,7 +274,7 @@ class EngineShimBackend:
         from llmproxy.advice import SuggestedCommandTemplate
         from llmproxy.client.child_env import detect_cwd_home_date_variables
         from llmproxy.core.bindings import build_run_variable
-        from llmproxy.core.control.mcp_shim_endpoint import StdioClientHandler
+        from llmproxy.core.control.mcp_shim_endpoint import ProxySideStdioSession
         from llmproxy.core.engine.engine import Engine
         from llmproxy.core.faults.parsing import load_faults
         from llmproxy.core.keys.user_rules import Rules
@@ -296,7 +298,7 @@ class EngineShimBackend:
         found = [build_run_variable(**each) for each in detect_cwd_home_date_variables(env, Path.cwd(), git=False)]
         session = self._engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
         self._session = session.name
-        line = StdioClientHandler(self._engine, _InProcessContext(self._engine), session.name, server)
+        line = ProxySideStdioSession(self._engine, _InProcessContext(self._engine), session.name, server)
         self.on_line, self.on_server_answer = line.on_line, line.on_server_answer
         self.on_server_loss, self._on_client_end = line.on_server_loss, line.on_client_end
         for value in secrets:

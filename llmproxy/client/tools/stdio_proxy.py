@@ -196,7 +196,7 @@ _VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*)')
 _DEEPER = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
 
-class ShimBackend(Protocol):
+class RecordReplayShimBackend(Protocol):
     def on_line(self, line: bytes) -> McpStdioLineOutcome:
         """Decide about a line from the client. Raises LLMProxyError."""
 
@@ -225,7 +225,11 @@ class _PendingRequest:
 
 class StdioProxy:
     def __init__(
-        self, command: Sequence[str], env: Mapping[str, str], host: ShimBackend, write: Callable[[bytes], None]
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        host: RecordReplayShimBackend,
+        write: Callable[[bytes], None],
     ) -> None:
         """`command` starts the server in `env`; `write` sends to the client, from any thread."""
         self._command, self._env, self._host = command, env, host

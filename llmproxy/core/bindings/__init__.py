@@ -18,7 +18,7 @@ from llmproxy.core.bindings.leaf_pairs import (
     list_volatile_field_values,
 )
 from llmproxy.core.bindings.leaf_places import Bindings, find_volatile_matches, mask_bound_values_in_tool_args
-from llmproxy.core.bindings.request_comparison import fill_in_present_values, match_request_values
+from llmproxy.core.bindings.request_comparison import fill_in_present_values, match_requests_with_bindings
 from llmproxy.core.bindings.run_variables import (
     BadRunVariable,
     RunVariable,
@@ -68,7 +68,7 @@ __all__ = [
     "find_volatile_matches",
     "list_volatile_field_values",
     "mask_bound_values_in_tool_args",
-    "match_request_values",
+    "match_requests_with_bindings",
     "matches_field_kind",
     "parse_volatile_field",
     "rewrite_answer",

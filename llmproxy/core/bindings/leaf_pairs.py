@@ -43,7 +43,12 @@ from llmproxy.core.bindings.volatile_result_fields import (
     matches_volatile_field_path,
 )
 from llmproxy.core.dialects.messages import find_system_reminder_spans
-from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse_json_container, split_and_pair_texts_with_json
+from llmproxy.core.traffic.canonical_json import (
+    LossyJsonError,
+    dump,
+    parse_json_container,
+    split_and_pair_texts_with_json,
+)
 from llmproxy.core.traffic.json_diff import count_common_prefix
 from llmproxy.lazy_regex import late
 
@@ -626,5 +631,5 @@ def get_searchable_leaf_text(value: object) -> str:
         return value
     try:
         return dump(value).decode("utf-8", "replace") if isinstance(value, (dict, list)) else ""
-    except LossyJson:
+    except LossyJsonError:
         return ""

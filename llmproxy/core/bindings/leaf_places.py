@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from llmproxy.core.bindings.run_variables import PATHS, RunVariable, RunVariablePair, pair_run_variables
 from llmproxy.core.bindings.text_alignment import replace_text_spans
 from llmproxy.core.bindings.value_forms import (
+    RunValueSpelling,
     RunValueSpellingSearch,
-    ValueForm,
-    ValueFormScope,
+    SpellingSearchScope,
     list_run_value_spellings,
 )
 from llmproxy.core.bindings.volatile_result_fields import (
@@ -64,7 +64,7 @@ class Bindings:
         """This run's value, also if the recorded one was not kept: a file for pull requests names no person."""
 
     @cached_property
-    def _all_forms(self) -> tuple[ValueForm, ...]:
+    def _all_forms(self) -> tuple[RunValueSpelling, ...]:
         return tuple(list_run_value_spellings(self.pairs))
 
     @cached_property
@@ -82,11 +82,11 @@ class Bindings:
     @cached_property
     def forms_outside_system_text(self) -> RunValueSpellingSearch:
         """Forms that count in arguments, results and the model's words: no dates, no blocks."""
-        return RunValueSpellingSearch(form for form in self._all_forms if form.reach is not ValueFormScope.AGENT)
+        return RunValueSpellingSearch(form for form in self._all_forms if form.reach is not SpellingSearchScope.AGENT)
 
     @cached_property
     def forms_in_user_text(self) -> RunValueSpellingSearch:
-        return RunValueSpellingSearch(form for form in self._all_forms if form.reach is ValueFormScope.EVERYWHERE)
+        return RunValueSpellingSearch(form for form in self._all_forms if form.reach is SpellingSearchScope.EVERYWHERE)
 
     @cached_property
     def answer_forms(self) -> RunValueSpellingSearch:
@@ -200,7 +200,7 @@ _CLOSED = frozenset({Zone.ARGUMENTS, Zone.SYSTEM})
 """Zones in which no member is taken for a role or a call: a tool's arguments may have any shape."""
 
 
-def build_request_member_place(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
+def derive_zoned_member_place(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
     place = (parent or LeafPlace()).enter_child(member)
     if member in _SYSTEM:
         return place.enter_zone(Zone.SYSTEM)
@@ -331,9 +331,9 @@ def iterate_request_members(tree: object) -> Iterator[tuple[str, object, LeafPla
     for name in sorted(tree):
         if name == "request" and isinstance(body, dict):  # Code Assist wraps it
             for each in sorted(body):
-                yield f"request.{each}", body[each], build_request_member_place(body, each, LeafPlace(step="request"))
+                yield f"request.{each}", body[each], derive_zoned_member_place(body, each, LeafPlace(step="request"))
         else:
-            yield name, tree[name], build_request_member_place(tree, name)
+            yield name, tree[name], derive_zoned_member_place(tree, name)
 
 
 def find_volatile_matches(

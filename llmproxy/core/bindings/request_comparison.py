@@ -42,7 +42,7 @@ from llmproxy.core.bindings.leaf_places import (
     LeafPlace,
     RequestZoneMapper,
     Zone,
-    build_request_member_place,
+    derive_zoned_member_place,
     find_volatile_matches,
     is_in_any_span,
     iterate_request_members,
@@ -62,7 +62,12 @@ from llmproxy.core.bindings.text_alignment import (
     replace_text_spans,
     splice_present_values,
 )
-from llmproxy.core.bindings.value_forms import ValueForm, ValueFormOccurrence, ValueFormScope, is_isolated_in_text
+from llmproxy.core.bindings.value_forms import (
+    RunValueSpelling,
+    SpellingSearchScope,
+    ValueFormOccurrence,
+    is_isolated_in_text,
+)
 from llmproxy.core.bindings.volatile_result_fields import (
     IN_TEXT,
     Names,
@@ -81,7 +86,7 @@ _WHOLE_ID = 8
 """Minimum characters of an id that counts as leaked wherever it occurs, whatever is next to it."""
 
 
-def match_request_values(
+def match_requests_with_bindings(
     bindings: Bindings,
     recorded: object,
     present: object,
@@ -103,7 +108,7 @@ def match_request_values(
             return build_id_pair_conflict_mismatch("$", each, conflict.other)
     comparing = BoundRequestComparer(bindings, fields.found, known)
     if any(pair.texts and comparing.depends_on_ids(pair) for pair in paired.messages):
-        return match_request_values(bindings, recorded, present, known)
+        return match_requests_with_bindings(bindings, recorded, present, known)
     whole = fitted if paired.parted is None else None  # the leaves before a difference of shapes are not all
     for pair in paired.messages:
         if (wrong := comparing.compare_messages(pair, whole)) is not None:
@@ -358,13 +363,13 @@ class BoundRequestComparer(LeafPairVisitor):
 
 
 @lru_cache(2_000)
-def _list_gap_options(forms: tuple[ValueForm, ...]) -> tuple[PossibleSpanText, ...]:
+def _list_gap_options(forms: tuple[RunValueSpelling, ...]) -> tuple[PossibleSpanText, ...]:
     """Return the texts possible in place of these forms: present values, longest first, then the recorded one."""
     options = [PossibleSpanText(text, form.border, form.name) for form in forms for text in form.present]
     options.sort(key=lambda option: -len(option.text))
     alike = any(option.text == forms[0].recorded for option in options)
     same = PossibleSpanText(forms[0].recorded, forms[0].border, forms[0].name, unchanged=True, same=alike)
-    if forms[0].reach is ValueFormScope.AGENT or len({form.name for form in forms}) > 1:
+    if forms[0].reach is SpellingSearchScope.AGENT or len({form.name for form in forms}) > 1:
         *options, same = (
             option._replace(readings=frozenset((form.name, form.way) for form in forms if option.text in form.present))
             for option in (*options, same)
@@ -399,7 +404,7 @@ def find_run_variables_in_text(bindings: Bindings, recorded: str, place: LeafPla
     if not (spans := find_system_reminder_spans(recorded)):
         return bindings.forms_in_user_text.find_matches(recorded)
     return bindings.forms_in_system_text.find_matches(
-        recorded, lambda form, at: form.reach is ValueFormScope.EVERYWHERE or is_in_any_span(spans, at)
+        recorded, lambda form, at: form.reach is SpellingSearchScope.EVERYWHERE or is_in_any_span(spans, at)
     )
 
 
@@ -417,7 +422,7 @@ def fill_in_present_values(bindings: Bindings, tree: object) -> object:
 
 def rewrite_chat_message_with_bindings(bindings: Bindings, member: str, message: object) -> object:
     """Return one element of a body's member, rewritten alone: it contains its own role and form."""
-    return _rewrite_node(bindings, RequestZoneMapper(), message, build_request_member_place({}, member).enter_child(0))
+    return _rewrite_node(bindings, RequestZoneMapper(), message, derive_zoned_member_place({}, member).enter_child(0))
 
 
 def _rewrite_node(bindings: Bindings, reader: RequestZoneMapper, node: object, place: LeafPlace) -> object:

@@ -33,7 +33,7 @@ class PossibleSpanText(NamedTuple):
     same: bool = False
     """Whether recorded and present value have the same spelling: ``November 2026`` on two of its days."""
     readings: frozenset[tuple[str, int]] = frozenset()
-    """Names and ways for which it can stand, if that must be the same at all places; see `ValueForm.way`."""
+    """Names and ways for which it can stand, if that must be the same at all places; see `RunValueSpelling.way`."""
 
 
 class VariableSpan(NamedTuple):

@@ -139,7 +139,7 @@ def format_date_in_all_styles(day: str) -> tuple[str, ...]:
     )
 
 
-class ValueFormScope(StrEnum):
+class SpellingSearchScope(StrEnum):
     EVERYWHERE = "everywhere"
     NOT_TYPED = "not typed"
     """Not in the user's text: too short to be unambiguous there."""
@@ -148,7 +148,7 @@ class ValueFormScope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ValueForm:
+class RunValueSpelling:
     """One spelling of a recorded value and the possible present ones; compared by identity."""
 
     name: str
@@ -156,7 +156,7 @@ class ValueForm:
     present: tuple[str, ...]
     """Answers are written with the first."""
     border: Border
-    reach: ValueFormScope = ValueFormScope.EVERYWHERE
+    reach: SpellingSearchScope = SpellingSearchScope.EVERYWHERE
     in_answers: bool = True
     way: int = 0
     """For a date: which of the ways in which the days of both runs may correspond."""
@@ -165,7 +165,7 @@ class ValueForm:
 class ValueFormOccurrence(NamedTuple):
     start: int
     end: int
-    forms: tuple[ValueForm, ...]
+    forms: tuple[RunValueSpelling, ...]
     """More than one if two names have the same recorded value."""
 
     @property
@@ -173,11 +173,11 @@ class ValueFormOccurrence(NamedTuple):
         return any(form.in_answers for form in self.forms)
 
 
-def list_run_value_spellings(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
+def list_run_value_spellings(pairs: Sequence[RunVariablePair]) -> list[RunValueSpelling]:
     if not any(pair.has_changed for pair in pairs):
         return []
     homes = next((pair for pair in pairs if pair.name == "home" and pair.recorded.kind is RunVariableKind.PATH), None)
-    found: list[ValueForm] = []
+    found: list[RunValueSpelling] = []
     for pair in pairs:
         match pair.recorded.kind:
             case RunVariableKind.PATH:  # even if equal on both sides: /home/kim/work stays while /home/kim changes
@@ -189,15 +189,20 @@ def list_run_value_spellings(pairs: Sequence[RunVariablePair]) -> list[ValueForm
                     sides = (pair.recorded.value, pair.present.value)
                     text, now = (prefix + value.replace("\n", f"\n{prefix}") for value in sides)
                     found.append(
-                        ValueForm(
-                            pair.name, text, (now,), covers_whole_lines_or_tag, ValueFormScope.AGENT, in_answers=False
+                        RunValueSpelling(
+                            pair.name,
+                            text,
+                            (now,),
+                            covers_whole_lines_or_tag,
+                            SpellingSearchScope.AGENT,
+                            in_answers=False,
                         )
                     )
             case RunVariableKind.IDENTIFIER if pair.has_changed and pair.present.kind is RunVariableKind.IDENTIFIER:
                 sides = (pair.recorded.value, pair.present.value)
                 for write in UUID_SPELLINGS if all(map(UUID.fullmatch, sides)) else UUID_SPELLINGS[:1]:
                     text, now = (write(each) for each in sides)
-                    found.append(ValueForm(pair.name, text, (now,), is_isolated_in_text))
+                    found.append(RunValueSpelling(pair.name, text, (now,), is_isolated_in_text))
     return found
 
 
@@ -214,7 +219,7 @@ _LINE_PREFIXES = ("", "git: ")
 """Prefixes that an agent writes before each line of a block; the second is Qwen Code's."""
 
 
-def _list_date_forms(pair: RunVariablePair) -> Iterator[ValueForm]:
+def _list_date_forms(pair: RunVariablePair) -> Iterator[RunValueSpelling]:
     """Yield the forms of local and UTC day for each one-to-one way in which those of both runs may correspond."""
     sides = [[day for day in dict.fromkeys((each.value, each.other)) if day] for each in (pair.recorded, pair.present)]
     try:
@@ -225,8 +230,8 @@ def _list_date_forms(pair: RunVariablePair) -> Iterator[ValueForm]:
     ways = [[*zip(recorded, present, strict=True)]] if same else [[each] for each in product(recorded, present)]
     for way, days in enumerate(ways):
         for text, now in chain.from_iterable(zip(*each, strict=True) for each in days):
-            yield ValueForm(
-                pair.name, text, (now,), is_isolated_in_text, ValueFormScope.AGENT, in_answers=False, way=way
+            yield RunValueSpelling(
+                pair.name, text, (now,), is_isolated_in_text, SpellingSearchScope.AGENT, in_answers=False, way=way
             )
 
 
@@ -235,7 +240,7 @@ class _PathSpelling(NamedTuple):
 
     write: Callable[[str], str]
     border: Border
-    reach: ValueFormScope = ValueFormScope.EVERYWHERE
+    reach: SpellingSearchScope = SpellingSearchScope.EVERYWHERE
     in_answers: bool = True
 
 
@@ -262,7 +267,7 @@ _WAYS = (
     _PathSpelling(
         lambda path: posixpath.basename(path.replace("\\", "/")),
         follows_dot_dot_slash,
-        ValueFormScope.NOT_TYPED,
+        SpellingSearchScope.NOT_TYPED,
         in_answers=False,
     ),
 )
@@ -282,7 +287,7 @@ def _list_plain_and_resolved_path(one: RunVariable) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_strip_slashes(path) for path in (one.value, one.other) if path))
 
 
-def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterator[ValueForm]:
+def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterator[RunValueSpelling]:
     recorded, present = _list_plain_and_resolved_path(pair.recorded), _list_plain_and_resolved_path(pair.present)
     for n, before in enumerate(recorded):
         now = (present[min(n, len(present) - 1)], *present)
@@ -293,24 +298,24 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
                 if text := way.write(spelled):
                     is_folder = way.border is has_slug_boundaries and spelled.rfind("/") == 0
                     border = is_slug_after_path_separator if is_folder else way.border
-                    yield ValueForm(pair.name, text, there, border, way.reach, way.in_answers)
+                    yield RunValueSpelling(pair.name, text, there, border, way.reach, way.in_answers)
     if homes is None:
         return
     sides = ((pair.recorded, homes.recorded), (pair.present, homes.present))
     trimmed = [(_strip_slashes(each.value), _strip_slashes(home.value)) for each, home in sides]
     mine, theirs = ("~" + path[len(home) :] if path.startswith(home + "/") else "" for path, home in trimmed)
     if mine:
-        yield ValueForm(pair.name, mine, tuple(text for text in (theirs, *present) if text), has_path_boundaries)
+        yield RunValueSpelling(pair.name, mine, tuple(text for text in (theirs, *present) if text), has_path_boundaries)
     elif theirs:
-        yield ValueForm(pair.name, recorded[0], (present[0], theirs), has_path_boundaries)
+        yield RunValueSpelling(pair.name, recorded[0], (present[0], theirs), has_path_boundaries)
     yield from _list_forms_below_hidden_folders(pair, homes)
     between = [_home_relative_to_path(path, home) for path, home in trimmed]
     if between[0] and between[1]:
         there = (between[1], *_list_plain_and_resolved_path(homes.present))
-        yield ValueForm(homes.name, between[0], there, has_path_boundaries, ValueFormScope.NOT_TYPED)
+        yield RunValueSpelling(homes.name, between[0], there, has_path_boundaries, SpellingSearchScope.NOT_TYPED)
 
 
-def _list_forms_below_hidden_folders(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:
+def _list_forms_below_hidden_folders(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[RunValueSpelling]:
     """Yield the working folder's name in hidden folders below home; in answers only for known agents."""
     recorded, present = (posixpath.basename(_strip_slashes(each.value)) for each in (pair.recorded, pair.present))
     if pair.name != "cwd" or not (recorded and present):
@@ -318,13 +323,13 @@ def _list_forms_below_hidden_folders(pair: RunVariablePair, homes: RunVariablePa
     before, now = _list_plain_and_resolved_path(homes.recorded), _list_plain_and_resolved_path(homes.present)
     border = partial(_is_below_hidden_folder, (*before, *now, "~"))
     for write in (str, _make_slug):
-        yield ValueForm(
-            pair.name, write(recorded), (write(present),), border, ValueFormScope.NOT_TYPED, in_answers=False
+        yield RunValueSpelling(
+            pair.name, write(recorded), (write(present),), border, SpellingSearchScope.NOT_TYPED, in_answers=False
         )
         for folder in STATE_FOLDERS:
             there = tuple(f"{home}/{folder}/{write(present)}" for home in now)
             for home in before:
-                yield ValueForm(pair.name, f"{home}/{folder}/{write(recorded)}", there, has_path_boundaries)
+                yield RunValueSpelling(pair.name, f"{home}/{folder}/{write(recorded)}", there, has_path_boundaries)
 
 
 def _make_slug(name: str) -> str:
@@ -348,9 +353,9 @@ def _home_relative_to_path(path: str, home: str) -> str:
 
 
 class RunValueSpellingSearch:
-    def __init__(self, forms: Iterable[ValueForm]) -> None:
+    def __init__(self, forms: Iterable[RunValueSpelling]) -> None:
         """Group forms by recorded text; merge forms of one name with the same border and reach."""
-        self.by_text: dict[str, tuple[ValueForm, ...]] = {}
+        self.by_text: dict[str, tuple[RunValueSpelling, ...]] = {}
         for form in forms:
             self.by_text[form.recorded] = _merge_form(self.by_text.get(form.recorded, ()), form)
         self.stems = _list_prefilter_texts(tuple(self.by_text))
@@ -362,7 +367,7 @@ class RunValueSpellingSearch:
         self._least = min(map(len, self.stems), default=0)
 
     def find_matches(
-        self, text: str, allowed: Callable[[ValueForm, int], bool] | None = None
+        self, text: str, allowed: Callable[[RunValueSpelling, int], bool] | None = None
     ) -> list[ValueFormOccurrence]:
         """Return the recorded values in a text, in order, longest first; `allowed` checks a form at a position."""
         if len(text) < self._least:
@@ -396,7 +401,7 @@ class RunValueSpellingSearch:
         return spots
 
 
-def _merge_form(before: tuple[ValueForm, ...], form: ValueForm) -> tuple[ValueForm, ...]:
+def _merge_form(before: tuple[RunValueSpelling, ...], form: RunValueSpelling) -> tuple[RunValueSpelling, ...]:
     for n, each in enumerate(before):
         if each.name == form.name and each.border is form.border and (each.reach, each.way) == (form.reach, form.way):
             present = tuple(dict.fromkeys((*each.present, *form.present)))

@@ -22,7 +22,11 @@ from llmproxy.core.bindings.created_id_pairs import (
 )
 from llmproxy.core.bindings.leaf_pairs import Fit, MisfitReason, Mismatch, VolatileFieldReader, pair_request_leaves
 from llmproxy.core.bindings.leaf_places import Bindings, LeafPlace, RequestZoneMapper, Zone, iterate_request_members
-from llmproxy.core.bindings.request_comparison import BoundRequestComparer, fill_in_present_values, match_request_values
+from llmproxy.core.bindings.request_comparison import (
+    BoundRequestComparer,
+    fill_in_present_values,
+    match_requests_with_bindings,
+)
 from llmproxy.core.bindings.run_variables import RunVariable, RunVariableKind
 from llmproxy.core.bindings.text_alignment import (
     LISTED,
@@ -290,7 +294,7 @@ def _learn_fields_and_compare(
     outcome: Fit | Mismatch = Mismatch(MisfitReason.DIFFERENT, "$")
     for _ in range(ROUNDS):
         now = add_field_definitions_to_bindings(bindings, [lesson.field for lesson in learned])
-        if isinstance(outcome := match_request_values(now, recorded, present, known), Fit):
+        if isinstance(outcome := match_requests_with_bindings(now, recorded, present, known), Fit):
             break
         if _demote_conflicting_id_to_count(outcome, learned):
             continue

@@ -27,7 +27,7 @@ from llmproxy.core.store.file.migrations import list_applied_migrations
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import (
     Note,
-    read_accepted_changes,
+    read_cassette_accepted_changes,
     read_cassette_replay_rules,
     write_cassette_replay_rules,
 )
@@ -188,7 +188,7 @@ def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: 
     if fork := next(filter(None, (find_fork(store, name, 1) for store in stores.values())), None):
         store_fork_row(made, fork)
     fields = next(filter(None, [_list_notes_except_changes(store, name) for store in stores.values()]), ())
-    accepted = merge_accepted_change_lists(*(read_accepted_changes(store, name) for store in stores.values()))
+    accepted = merge_accepted_change_lists(*(read_cassette_accepted_changes(store, name) for store in stores.values()))
     if fields or accepted:
         write_cassette_replay_rules(made, name, [*fields, *accepted])
     for sample in samples:

@@ -22,7 +22,7 @@ from datetime import date
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
-from llmproxy.core.changes.change import Author, Change, ChangeCause, diff_hunks, digest_texts
+from llmproxy.core.changes.change import Change, ChangeCause, ChangeSource, diff_hunks, digest_texts
 from llmproxy.core.providers.provider_table import ClientProgram
 from llmproxy.core.traffic.interaction import Key
 
@@ -156,7 +156,7 @@ def build_accepted_changes(
 def _shorten_difference(change: Change) -> str:
     """Return the difference for a file; for a client's own change only its beginning."""
     lines = change.difference_text.split("\n")
-    if change.origin.source is not Author.CLIENT or len(lines) <= _CLIENTS_LINES:
+    if change.origin.source is not ChangeSource.CLIENT or len(lines) <= _CLIENTS_LINES:
         return change.difference_text
     return "\n".join([*lines[:_CLIENTS_LINES], f"... {len(lines) - _CLIENTS_LINES} more lines"])
 

@@ -20,14 +20,14 @@ _MOST_LINES = 4000
 """Maximum different lines that are aligned; if there are more, they form a single hunk."""
 
 
-class Author(StrEnum):
+class ChangeSource(StrEnum):
     CLIENT = "client"
     PROMPT = "prompt"
     TOOL_SERVER = "tool server"
 
 
 class ChangeCause(NamedTuple):
-    source: Author
+    source: ChangeSource
     name: str = ""
     """Name of the client or of the tool's server; empty if unknown."""
     version: str = ""
@@ -56,7 +56,7 @@ class Change(NamedTuple):
     after_digest: str
     hunks: tuple[Hunk, ...]
     """Different lines; of a tool's result without their values."""
-    origin: ChangeCause = ChangeCause(Author.PROMPT)
+    origin: ChangeCause = ChangeCause(ChangeSource.PROMPT)
     turned: str = ""
     """For a tool's result: ``fails now`` if the recorded one had succeeded."""
     place: str = ""
@@ -118,7 +118,7 @@ class Change(NamedTuple):
         after = "\n".join(line for hunk in hunks for line in hunk.after) if value["after_digest"] else None
         return cls(
             value["kind"], value["segment"], before, after, value["before_digest"], value["after_digest"], hunks,
-            ChangeCause(Author(source), name, version), value["turned"], value["place"],
+            ChangeCause(ChangeSource(source), name, version), value["turned"], value["place"],
             is_place_enough=value["place"] == value["text"],
         )  # fmt: skip
 

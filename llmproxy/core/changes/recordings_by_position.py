@@ -22,8 +22,8 @@ from typing import NamedTuple
 from llmproxy.core.changes.accepted_change_model import AcceptedChange
 from llmproxy.core.changes.change import CarriedAnswerRefusal, Hunk, RefusalReason, digest_texts, iterate_sequence_edits
 from llmproxy.core.changes.request_parsing import (
-    ParsedRequest,
     RecordedAnswersByToolCalls,
+    RequestInSegments,
     extract_text_only_content,
     parse_request_into_segments,
     to_text,
@@ -166,7 +166,7 @@ class RecordedCall(NamedTuple):
 @dataclass(slots=True)
 class RecordingWithParsedRequest:
     recorded: RecordedCall
-    request: ParsedRequest
+    request: RequestInSegments
     meaning: str
     """Digest of its answer without ids: equal for equal answers."""
     prompt: frozenset[tuple[int, str]] = frozenset()
@@ -231,10 +231,10 @@ class RecordingsByPosition:
 
     def parse_recorded_request(
         self, canonical: Canonical, call_ids: Sequence[str], client: ClientProgram | None = None
-    ) -> ParsedRequest:
+    ) -> RequestInSegments:
         return parse_request_into_segments(canonical, call_ids, self.known, client)
 
-    def find_recordings(self, request: ParsedRequest) -> list[RecordingWithParsedRequest] | CarriedAnswerRefusal:
+    def find_recordings(self, request: RequestInSegments) -> list[RecordingWithParsedRequest] | CarriedAnswerRefusal:
         """Return the recordings at a request's place, all with one answer; else the reason why there are none."""
         if (history := _digest_history(request)) is None:
             why = "its history holds a part of a recorded answer, or it has no conversation"
@@ -266,7 +266,7 @@ class RecordingsByPosition:
                 if other.meaning != each.meaning and other.recorded.key != each.recorded.key:
                     yield other.recorded.id, each.recorded.id
 
-    def _find_in_other_template(self, history: str, request: ParsedRequest) -> list[RecordingWithParsedRequest]:
+    def _find_in_other_template(self, history: str, request: RequestInSegments) -> list[RecordingWithParsedRequest]:
         found: dict[int, RecordingWithParsedRequest] = {}
         for line in dict.fromkeys(line for _, line in _list_user_lines(request)):
             alike = self._by_line.get((history, line), ())
@@ -284,7 +284,7 @@ def _have_equal_answers(placed: Sequence[RecordingWithParsedRequest]) -> bool:
     return len({tuple(meanings) for meanings in by_key.values()}) == 1
 
 
-def is_same_question_in_new_template(placed: RecordingWithParsedRequest, request: ParsedRequest) -> bool:
+def is_same_question_in_new_template(placed: RecordingWithParsedRequest, request: RequestInSegments) -> bool:
     """Return whether a request has a recording's question: only lines of its template differ."""
     was, now = placed.request, request
     if was.turns != now.turns or len(was.words) != len(now.words):
@@ -311,18 +311,18 @@ def _is_between_template_lines(placed: RecordingWithParsedRequest, n: int, lines
     return len(beside) == 2 and all((n, line) in placed.prompt for line in beside)
 
 
-def _list_user_lines(request: ParsedRequest) -> Iterable[tuple[int, str]]:
+def _list_user_lines(request: RequestInSegments) -> Iterable[tuple[int, str]]:
     for n, part in enumerate(request.words):
         for line in to_text(part.value).split("\n"):
             yield n, line
 
 
-def _digest_user_words(request: ParsedRequest) -> str:
+def _digest_user_words(request: RequestInSegments) -> str:
     words = [f"{turn} {dump(part.value).hex()}" for turn, part in zip(request.turns, request.words, strict=True)]
     return digest_texts(words)
 
 
-def _digest_history(request: ParsedRequest) -> str | None:
+def _digest_history(request: RequestInSegments) -> str | None:
     """Return a digest of a place without the user's words; None if the request has no place."""
     canonical = request.canonical
     if canonical.kind != "json" or not request.whole or not (request.words or request.chain):
@@ -336,7 +336,7 @@ def _digest_history(request: ParsedRequest) -> str | None:
     return digest_texts(parts)
 
 
-def _digest_position(history: str, request: ParsedRequest) -> str:
+def _digest_position(history: str, request: RequestInSegments) -> str:
     return digest_texts([history, _digest_user_words(request)])
 
 

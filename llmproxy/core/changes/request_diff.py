@@ -17,10 +17,10 @@ from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
 from llmproxy.core.changes.change import (
-    Author,
     CarriedAnswerRefusal,
     Change,
     ChangeCause,
+    ChangeSource,
     Hunk,
     RefusalReason,
     diff_hunks,
@@ -35,7 +35,7 @@ from llmproxy.core.changes.recordings_by_position import (
 from llmproxy.core.changes.request_parsing import (
     FRAME,
     ClientPromptBoilerplate,
-    ParsedRequest,
+    RequestInSegments,
     Slot,
     extends_recorded_arguments,
     extract_text_only_content,
@@ -70,7 +70,7 @@ class Refused(Exception):
 
 
 def diff_requests(
-    placed: RecordingWithParsedRequest, now: ParsedRequest, client: ClientProgram | None, *,
+    placed: RecordingWithParsedRequest, now: RequestInSegments, client: ClientProgram | None, *,
     recorded: Mapping[str, AbstractSet[str]], present: Mapping[str, AbstractSet[str]], output: int | None = None,
     read_volatile: ReadVolatile | None = None,
 ) -> list[Change] | CarriedAnswerRefusal:  # fmt: skip
@@ -99,7 +99,7 @@ def diff_requests(
 @dataclass(slots=True)
 class _RequestDiff:
     placed: RecordingWithParsedRequest
-    now: ParsedRequest
+    now: RequestInSegments
     client: ClientProgram | None
     recorded: Mapping[str, AbstractSet[str]]
     present: Mapping[str, AbstractSet[str]]
@@ -146,7 +146,7 @@ class _RequestDiff:
         match slot[0]:
             case Kind.TOOL | Kind.PARAMETER:
                 known = getattr(self.frames, "tools" if segment.kind is Kind.TOOL else "parameters", ())
-                source = Author.CLIENT if segment.own in known else None
+                source = ChangeSource.CLIENT if segment.own in known else None
                 change = self._build_change(segment.kind, old, new, name, source)
                 sides = [each.value for each in (old, new) if each is not None and slot[0] == Kind.PARAMETER]
                 if any(can_request_member_hold_question(segment.own, each) for each in sides):
@@ -168,7 +168,7 @@ class _RequestDiff:
             case Kind.CALL:
                 yield from self._compare_call(name, old, new)
             case Kind.ASSISTANT if old and new and to_text(old.value).split() == to_text(new.value).split():
-                yield self._build_change(Kind.ASSISTANT, old, new, "assistant's text", Author.CLIENT)
+                yield self._build_change(Kind.ASSISTANT, old, new, "assistant's text", ChangeSource.CLIENT)
             case _:
                 what = RefusalReason.REQUEST if slot[0] == Kind.UNKNOWN else RefusalReason.HISTORY
                 raise self._build_refusal(what, segment.kind, old, new, name)
@@ -184,7 +184,7 @@ class _RequestDiff:
         before, after = (digest_texts([side.canonical.body.hex()]) for side in (self.placed.request, self.now))
         hunks = (Hunk(1, ("one order",), ("another order",)),)
         name = "order and division of the request"
-        return Change("order", name, was, now, before, after, hunks, self._build_origin(Author.CLIENT))
+        return Change("order", name, was, now, before, after, hunks, self._build_origin(ChangeSource.CLIENT))
 
     def _compare_call(self, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
@@ -193,7 +193,7 @@ class _RequestDiff:
         if was != now and (was.name != now.name or not extends_recorded_arguments(now.arguments, was.arguments)):
             raise self._build_refusal(RefusalReason.HISTORY, Kind.CALL, old, new, name)
         if was != now or dump(remove_tool_call_ids(old.value)) != dump(remove_tool_call_ids(new.value)):
-            yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
+            yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", ChangeSource.CLIENT)
 
     def _compare_result(self, slot: Slot, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
@@ -268,26 +268,28 @@ class _RequestDiff:
 
     def _build_client_change(self, kind: str, name: str, before: str | None, after: str | None) -> Change:
         digests = ["" if text is None else digest_texts([text]) for text in (before, after)]
-        origin = self._build_origin(Author.CLIENT)
+        origin = self._build_origin(ChangeSource.CLIENT)
         return Change(kind, name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
 
     def _build_change(
-        self, kind: str, old: Segment | None, new: Segment | None, name: str, source: Author | None = None
+        self, kind: str, old: Segment | None, new: Segment | None, name: str, source: ChangeSource | None = None
     ) -> Change:
         before, after = (None if each is None else to_text(each.value) for each in (old, new))
         digests = ["" if each is None else digest_texts([dump(each.value).hex()]) for each in (old, new)]
         tool = next((each.own for each in (old, new) if each is not None), "")
         if source is None:
-            source = Author.TOOL_SERVER if kind == Kind.TOOL and tool.startswith(_PROJECTS) else Author.PROMPT
-        origin = self._build_origin(source, tool.split("__")[1] if source is Author.TOOL_SERVER else "")
+            source = (
+                ChangeSource.TOOL_SERVER if kind == Kind.TOOL and tool.startswith(_PROJECTS) else ChangeSource.PROMPT
+            )
+        origin = self._build_origin(source, tool.split("__")[1] if source is ChangeSource.TOOL_SERVER else "")
         made = Change(str(kind), name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
         if kind != Kind.TOOL or old is None or new is None:
             return made
         place, is_place_enough = describe_first_change_within_tool(old, new)
         return made._replace(place=place, is_place_enough=is_place_enough)
 
-    def _build_origin(self, source: Author, name: str = "") -> ChangeCause:
-        return ChangeCause(source, *(self.client or ())) if source is Author.CLIENT else ChangeCause(source, name)
+    def _build_origin(self, source: ChangeSource, name: str = "") -> ChangeCause:
+        return ChangeCause(source, *(self.client or ())) if source is ChangeSource.CLIENT else ChangeCause(source, name)
 
 
 class _ClientFramedText(NamedTuple):
@@ -298,7 +300,7 @@ class _ClientFramedText(NamedTuple):
     """Those of `others` in user messages."""
 
     @classmethod
-    def from_request(cls, request: ParsedRequest, frames: ClientPromptBoilerplate) -> Self:
+    def from_request(cls, request: RequestInSegments, frames: ClientPromptBoilerplate) -> Self:
         systems = [frames.split(to_text(part.value)) for part in request.systems]
         words = [frames.split(to_text(part.value)) for part in request.frames]
         others = Counter(text for split in (*systems, *words) for text in split.others)
@@ -350,7 +352,9 @@ _ASKING = frozenset({
 _GROUPS = frozenset({"generationConfig", "generation_config", "inferenceConfig", "options", "text", "output_config"})
 
 
-def check_answer_fits_new_request(answer: Message, output: int | None, was: ParsedRequest, now: ParsedRequest) -> str:
+def check_answer_fits_new_request(
+    answer: Message, output: int | None, was: RequestInSegments, now: RequestInSegments
+) -> str:
     """Return why today's request cannot get a recorded answer of `output` tokens (None: unknown); empty if it can."""
     if was.canonical.stream != now.canonical.stream:
         return f"stream is {str(now.canonical.stream).lower()} now"
@@ -369,7 +373,7 @@ def can_request_member_hold_question(name: str, value: object) -> bool:
     return name in _ASKING or " " in json.dumps(value, separators=(",", ":"))
 
 
-def _list_parameters(request: ParsedRequest) -> Iterator[tuple[str, Any]]:
+def _list_parameters(request: RequestInSegments) -> Iterator[tuple[str, Any]]:
     for slot, segment in request.slots.items():
         if slot[0] != Kind.PARAMETER:
             continue
@@ -443,7 +447,7 @@ def _check_answer_fits_format(new: Any, answer: Message) -> str:
     return f"the answer does not validate: {why}" if why else ""
 
 
-def _check_answer_fits_tools(answer: Message, was: ParsedRequest, now: ParsedRequest) -> str:
+def _check_answer_fits_tools(answer: Message, was: RequestInSegments, now: RequestInSegments) -> str:
     before, after = dict(_list_tools(was)), dict(_list_tools(now))
     deferred = any("tool_search" in name or "defer" in json.dumps(tool) for name, tool in after.items())
     for call in (*answer.tool_calls, *answer.beside):
@@ -460,7 +464,7 @@ def _check_answer_fits_tools(answer: Message, was: ParsedRequest, now: ParsedReq
     return ""
 
 
-def _list_tools(request: ParsedRequest) -> Iterator[tuple[str, dict[str, Any]]]:
+def _list_tools(request: RequestInSegments) -> Iterator[tuple[str, dict[str, Any]]]:
     for slot, segment in request.slots.items():
         if slot[0] == Kind.TOOL:
             yield segment.own, as_dict(segment.value)

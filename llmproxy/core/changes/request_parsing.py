@@ -213,7 +213,7 @@ def _dump_json(value: object) -> str:
 
 
 @dataclass(slots=True)
-class ParsedRequest:
+class RequestInSegments:
     canonical: Canonical
     slots: dict[Slot, Segment] = field(default_factory=dict)
     filled: Counter[Slot] = field(default_factory=Counter)
@@ -275,9 +275,9 @@ def list_history_call_ids(operation: str, body: object) -> list[str]:
 
 def parse_request_into_segments(
     canonical: Canonical, ids: Sequence[str], known: RecordedAnswersByToolCalls, client: ClientProgram | None = None
-) -> ParsedRequest:
+) -> RequestInSegments:
     """Parse a request; `ids`: of its calls (`list_history_call_ids`), `known`: the cassette's answers."""
-    made = ParsedRequest(canonical)
+    made = RequestInSegments(canonical)
     entries: dict[str, list[Segment]] = {}
     for segment in list_request_segments(canonical.operation, canonical.tree):
         if segment.kind is Kind.SYSTEM:
@@ -293,7 +293,7 @@ def parse_request_into_segments(
     return made
 
 
-def _add_segment_at_next_position(made: ParsedRequest, slot: Slot, segment: Segment) -> None:
+def _add_segment_at_next_position(made: RequestInSegments, slot: Slot, segment: Segment) -> None:
     made.slots[*slot, made.filled[slot]] = segment
     made.filled[slot] += 1
 
@@ -301,7 +301,7 @@ def _add_segment_at_next_position(made: ParsedRequest, slot: Slot, segment: Segm
 class _ConversationReader:
     def __init__(
         self,
-        made: ParsedRequest,
+        made: RequestInSegments,
         ids: list[str],
         known: RecordedAnswersByToolCalls,
         frames: ClientPromptBoilerplate | None,

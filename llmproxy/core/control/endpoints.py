@@ -575,7 +575,7 @@ def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlApiConte
     if (endpoint := endpoints.get("GET" if asked.method == "HEAD" else asked.method)) is None:
         raise WrongMethod(f"llmproxy: {path} takes {' or '.join(endpoints)}, not {asked.method[:20]}.")
     name = words[1] if len(words) > 1 else ""
-    body, query = parsing.parse_json_object_body(asked.body), _parse_query(asked.target)
+    body, query = parsing.parse_control_body_or_raise(asked.body), _parse_query(asked.target)
     call = RoutedControlRequest(name, body, query, proxy, trusted=refusing is None, connection=asked.connection)
     return endpoint.status, endpoint.handler(engine, call)
 

@@ -50,7 +50,7 @@ class _PendingPlayback:
 
 
 @dataclass(slots=True)
-class StdioClientHandler:
+class ProxySideStdioSession:
     engine: Engine
     proxy: StdioExchangeRecorder
     session: str
@@ -193,7 +193,7 @@ class StdioClientHandler:
 class StdioClients:
     def __init__(self, proxy: StdioExchangeRecorder) -> None:
         self._proxy = proxy
-        self._lines: dict[tuple[str, str], StdioClientHandler] = {}
+        self._lines: dict[tuple[str, str], ProxySideStdioSession] = {}
 
     def on_connection_end(self, connection: str) -> None:
         """Handle the end of a connection: a shim that ends without notice (killed) loses its pending answers."""
@@ -208,7 +208,7 @@ class StdioClients:
                 if body.get("known") is True:
                     raise BadControlRequest(UNKNOWN)
                 server = require_text_member(body, "server")
-                line = self._lines[which] = StdioClientHandler(engine, self._proxy, session, server)
+                line = self._lines[which] = ProxySideStdioSession(engine, self._proxy, session, server)
             if body.get("held") is True:
                 line.held = connection
             for each in body.get("secrets") or ():

@@ -11,7 +11,7 @@ from llmproxy.core.bindings import RunVariable, build_run_variable
 from llmproxy.core.engine.forking import ForkState
 from llmproxy.core.faults.parsing import parse_session_faults, require_integer_fault_seed
 from llmproxy.core.faults.rules import Faults
-from llmproxy.core.forks.overrides import Overrides, parse_mocks, parse_tool_and_answer_overrides
+from llmproxy.core.forks.overrides import AnswerOverrides, parse_mocks, parse_tool_and_answer_overrides
 from llmproxy.core.live_channels import MixedLiveReplaySettings
 from llmproxy.core.sessions.session import split_sample_name
 from llmproxy.errors import RefusedError
@@ -30,7 +30,7 @@ class BadControlRequest(RefusedError):
     status = 400
 
 
-def parse_json_object_body(body: bytes) -> dict[str, Json]:
+def parse_control_body_or_raise(body: bytes) -> dict[str, Json]:
     """Return a body; an empty one is an empty object. Raises BadControlRequest, like all of these."""
     if not body.strip():
         return {}
@@ -139,7 +139,7 @@ def parse_control_fork_or_mocks(overrides: Json, fork: Json, mocks: Json = None)
                 "llmproxy: mocks belong to a recording of their own; overrides and forks part from one.",
                 hint="Give the session either.",
             )
-        return ForkState(given=Overrides(parse_mocks(mocks)), mocks=True), None
+        return ForkState(given=AnswerOverrides(parse_mocks(mocks)), mocks=True), None
     if overrides is None and fork is None:
         return None, None
     fork = {} if fork is None else fork

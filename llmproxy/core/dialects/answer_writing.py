@@ -16,7 +16,7 @@ from llmproxy.core.dialects.dialect_table import (
     ParsedRequestToAnswer,
     SpokenTurn,
     find_dialect_codec,
-    get_codec_or_default,
+    get_dialect_codec_or_default,
 )
 from llmproxy.core.dialects.messages import Message, as_dict
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -36,7 +36,7 @@ def can_build_provider_answer(operation: str) -> bool:
 
 def has_tool_arguments_as_text(operation: str, *, stream: bool) -> bool:
     """Return whether an answer's tool arguments are text, which may be incomplete, and not an object."""
-    codec = get_codec_or_default(operation)
+    codec = get_dialect_codec_or_default(operation)
     return codec.text_streamed if stream else codec.text_whole
 
 
@@ -45,7 +45,7 @@ def build_provider_answer(
     finish: str = "", usage: Mapping[str, int] | None = None,
 ) -> Response:  # fmt: skip
     """Return the answer for the agent's `call`-th call of a model. Raises LookupError: this cannot be built."""
-    if (writer := get_codec_or_default(operation).write) is None:
+    if (writer := get_dialect_codec_or_default(operation).write) is None:
         raise LookupError(operation)
     seed = f"{call}\0{said!r}".encode("utf-8", "surrogatepass")
     calls = tuple(

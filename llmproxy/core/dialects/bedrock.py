@@ -64,7 +64,7 @@ def _record_unknown_block(draft: Draft, block: dict[str, Any]) -> None:
 def _add_invoke_answer(draft: Draft, value: dict[str, Any]) -> None:
     """Add the native answers of the models: Claude, Nova, Titan, Llama, Cohere, AI21, Mistral."""
     if "type" in value or "completion" in value:
-        dialect_table.get_codec_or_default("messages").add(draft, value)
+        dialect_table.get_dialect_codec_or_default("messages").add(draft, value)
     elif "choices" in value:
         decode_chat_completion(draft, value)
     else:

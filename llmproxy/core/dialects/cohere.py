@@ -21,7 +21,7 @@ from llmproxy.core.dialects.dialect_table import (
     ProviderApiDialect,
     SpokenTurn,
 )
-from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls_to_answer_draft, as_dict, as_list, as_str
+from llmproxy.core.dialects.messages import Draft, add_blocks, as_dict, as_list, as_str, collect_tool_calls_into_draft
 from llmproxy.core.dialects.openai import build_openai_stream_error_event, build_tool_call
 from llmproxy.core.traffic.interaction import Headers
 
@@ -34,7 +34,7 @@ def _add_answer_or_event(draft: Draft, value: dict[str, Any]) -> None:
         draft.add_text(value.get("text") if not generations else as_dict(generations[0]).get("text"))
         message = as_dict(value.get("message"))
         add_blocks(draft, message.get("content"))
-        add_tool_calls_to_answer_draft(draft, message.get("tool_calls") or value.get("tool_calls"), offset=True)
+        collect_tool_calls_into_draft(draft, message.get("tool_calls") or value.get("tool_calls"), offset=True)
         draft.add_reasoning(message.get("tool_plan"))
         return
     if kind == "text-generation":
@@ -47,7 +47,7 @@ def _add_answer_or_event(draft: Draft, value: dict[str, Any]) -> None:
         function = as_dict(calls.get("function"))
         draft.add_call(value.get("index"), calls.get("id"), function.get("name"), as_str(function.get("arguments")))
     if kind == "stream-end" and not draft.calls:
-        add_tool_calls_to_answer_draft(draft, as_dict(value.get("response")).get("tool_calls"), offset=True)
+        collect_tool_calls_into_draft(draft, as_dict(value.get("response")).get("tool_calls"), offset=True)
 
 
 _WHY = {"length": "MAX_TOKENS", "content_filter": "ERROR"}

@@ -17,7 +17,12 @@ from math import inf
 from typing import Any, NamedTuple
 
 from llmproxy.core.dialects import messages
-from llmproxy.core.dialects.dialect_table import BodyLayout, find_dialect_codec, get_codec_or_default, get_dialect
+from llmproxy.core.dialects.dialect_table import (
+    BodyLayout,
+    find_dialect_codec,
+    get_dialect_codec_or_default,
+    get_provider_dialect,
+)
 from llmproxy.core.dialects.messages import (
     Draft,
     Message,
@@ -96,7 +101,7 @@ def read_last_user_text(body: bytes) -> str | None:
 
 def parse_answer_body_as_message(operation: str, content_type: str, body: bytes) -> Message | None:
     """Return the answer, joined if it was streamed, as far as it was received; None if there is none. Never raises."""
-    add, draft = get_codec_or_default(operation).add, Draft()
+    add, draft = get_dialect_codec_or_default(operation).add, Draft()
     for value in parse_events_cached(content_type, body):
         if isinstance(value, dict):
             add(draft, value)
@@ -118,7 +123,7 @@ _MAKERS = ("responses", "files", "containers", "conversations", "vector_stores",
 
 def list_server_made_ids(family: Family, operation: str, content_type: str, body: bytes) -> tuple[str, ...]:
     """Return the ids in a response that later requests may refer to, each once, in order. Never raises."""
-    makes, names = operation.startswith(_MAKERS), get_dialect(family).made_names
+    makes, names = operation.startswith(_MAKERS), get_provider_dialect(family).made_names
     if not (makes or names or ((codec := find_dialect_codec(operation)) and codec.makes_ids)):
         return ()
     values = (value for value in parse_events_cached(content_type, body) if isinstance(value, dict))

@@ -219,13 +219,13 @@ def find_stream_end_codec(operation: str) -> ModelAnswerCodec | None:
     return found or (above if above and above.below else None)
 
 
-def get_codec_or_default(operation: str) -> ModelAnswerCodec:
+def get_dialect_codec_or_default(operation: str) -> ModelAnswerCodec:
     """Return the codec of an operation; if the operation contains ids, the codec of the part before them."""
     found = find_dialect_codec(operation) or find_dialect_codec(operation.partition("/")[0])
     return found or _load_dialect(ROWS[0].module).codecs[ROWS[0].operations[0]]
 
 
-def get_dialect(family: Family) -> ProviderApiDialect:
+def get_provider_dialect(family: Family) -> ProviderApiDialect:
     return _load_dialect(_BY_FAMILY[family].module)
 
 
@@ -258,7 +258,7 @@ def build_dialect_error_response(family: Family, status: int, code: str, message
     text = message if message.startswith(PREFIX) else f"{PREFIX} {message}"
     # A lone surrogate (from a damaged body that is quoted in the message) has no UTF-8 form.
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    extra, value = get_dialect(family).error(status, code, text)
+    extra, value = get_provider_dialect(family).error(status, code, text)
     headers = (*_JSON, ("x-should-retry", "false"), (ERROR_HEADER, code), *extra)
     return headers, json.dumps(value, ensure_ascii=False).encode()
 
@@ -280,6 +280,6 @@ def build_provider_error_response(family: Family, status: int, asked: InjectedEr
     """Return header fields and body of a provider's own error for `status`: 429, 500, 502, 503 or 529."""
     if status == 502:
         return _HTML, GATEWAY
-    value, headers = get_dialect(family).failure(status, asked)
+    value, headers = get_provider_dialect(family).failure(status, asked)
     wait: Headers = (("retry-after", str(math.ceil(asked.retry_after))),) if status == 429 else ()
     return (*_JSON, *headers, *wait), json.dumps(value).encode()

@@ -335,7 +335,7 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
     return results
 
 
-def add_tool_calls_to_answer_draft(draft: Draft, calls: object, *, offset: bool = False, choice: object = None) -> None:
+def collect_tool_calls_into_draft(draft: Draft, calls: object, *, offset: bool = False, choice: object = None) -> None:
     """Add a `tool_calls` array, whole or in pieces; `offset`: all are new; `choice`: if it is not the first choice."""
     into = draft.calls if choice is None else draft.beside
     for position, value in enumerate(as_list(calls)):
@@ -381,7 +381,7 @@ def convert_entry_to_messages(value: object, default: str = "user") -> list[Mess
     if not any(alone) and entry.get("type") != "thinking":
         draft.add_reasoning(entry.get("reasoning_content"))
         draft.add_reasoning(entry.get("thinking"))
-    add_tool_calls_to_answer_draft(draft, entry.get("tool_calls"), offset=True)
+    collect_tool_calls_into_draft(draft, entry.get("tool_calls"), offset=True)
     if (old := as_dict(entry.get("function_call"))) and not any(alone):
         draft.add_call(len(draft.calls), None, old.get("name"), as_json(old.get("arguments")))
     message = draft.build_message()

@@ -14,7 +14,7 @@ from llmproxy.core.dialects.dialect_table import (
     ProviderApiDialect,
     SpokenTurn,
 )
-from llmproxy.core.dialects.messages import Draft, add_tool_calls_to_answer_draft, as_dict
+from llmproxy.core.dialects.messages import Draft, as_dict, collect_tool_calls_into_draft
 from llmproxy.core.traffic.interaction import Headers
 
 
@@ -22,7 +22,7 @@ def _add_message(draft: Draft, value: dict[str, Any]) -> None:
     message = as_dict(value.get("message"))
     draft.add_text(message.get("content"))
     draft.add_reasoning(message.get("thinking") or None)
-    add_tool_calls_to_answer_draft(draft, message.get("tool_calls"), offset=True)
+    collect_tool_calls_into_draft(draft, message.get("tool_calls"), offset=True)
     draft.add_text(value.get("response"))
 
 

@@ -41,7 +41,7 @@ def decode_chat_completion(draft: Draft, value: dict[str, Any]) -> None:
             name = as_str(done.get("name")) or as_str(done.get("type"))
             draft.add_call(("executed", index, number), None, name, arguments, hosted=True, beside=True)
         if index not in (0, None):
-            messages.add_tool_calls_to_answer_draft(draft, said.get("tool_calls"), choice=index)
+            messages.collect_tool_calls_into_draft(draft, said.get("tool_calls"), choice=index)
             if old := as_dict(said.get("function_call")):
                 draft.add_call((index, "old"), None, old.get("name"), as_str(old.get("arguments")), beside=True)
             continue
@@ -51,7 +51,7 @@ def decode_chat_completion(draft: Draft, value: dict[str, Any]) -> None:
         draft.add_text(said.get("refusal"))
         draft.add_text(choice.get("text"))
         draft.add_reasoning(said.get("reasoning_content", said.get("reasoning")))
-        messages.add_tool_calls_to_answer_draft(draft, said.get("tool_calls"))
+        messages.collect_tool_calls_into_draft(draft, said.get("tool_calls"))
         if old := as_dict(said.get("function_call")):
             draft.add_call(0, None, old.get("name"), as_str(old.get("arguments")))
 

@@ -15,7 +15,7 @@ from decimal import Decimal
 from functools import cache
 from typing import Any, cast
 
-from llmproxy.core.dialects.dialect_table import get_codec_or_default, get_dialect
+from llmproxy.core.dialects.dialect_table import get_dialect_codec_or_default, get_provider_dialect
 from llmproxy.core.dialects.stream_events import parse_events_cached
 from llmproxy.core.providers.provider_table import PROVIDERS, Family
 from llmproxy.core.traffic.interaction import Headers, Response, Usage
@@ -109,7 +109,7 @@ def read_usage(family: Family, operation: str, content_type: str, body: bytes, h
         return _sum_socket_usage(family, operation, body)
     if "/" in operation and not operation.endswith(("/runs", "/submit_tool_outputs")):  # fetching costs nothing
         return Usage()
-    codec = get_codec_or_default(operation)
+    codec = get_dialect_codec_or_default(operation)
     found = ((codec.count_headers.get(name.lower()), value) for name, value in headers)
     raw = {name: int(value) for name, value in found if name and value.isdecimal() and len(value) < len(str(_MOST))}
     raw |= _collect_counts(parse_events_cached(content_type, body))
@@ -149,7 +149,7 @@ def _build_usage(raw: _Raw, *, exclusive: bool, operation: str, family: Family) 
         reasoning
         and None not in (taken, made)
         and total == (taken or 0) + (made or 0) + reasoning
-        and get_dialect(family).reasoning_apart
+        and get_provider_dialect(family).reasoning_apart
     ):
         made = (made or 0) + reasoning  # xAI's way
     return Usage(taken, made, cached, written, reasoning)

@@ -1,8 +1,8 @@
 """Bound hits: a request without its own recording is compared with candidate recordings, with this run's values.
 
 The exact key is always looked up first. Candidates have the same bound key; each is compared
-(`bindings.match_request_values`). If two fit and their answers differ after binding, the replay position decides, else
-nothing is served: the proxy never guesses one of two.
+(`bindings.match_requests_with_bindings`). If two fit and their answers differ after binding, the replay position
+decides, else nothing is served: the proxy never guesses one of two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from llmproxy.core.bindings import (
     build_value_independent_key,
     build_volatile_fields_for_capture,
     dump_run_variables,
-    match_request_values,
+    match_requests_with_bindings,
     rewrite_exact_hit_answer,
 )
 from llmproxy.core.bindings.leaf_pairs import ON_TRIAL
@@ -43,7 +43,11 @@ from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_stages import list_replayable_recordings
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.explain import MissContext
-from llmproxy.core.misses.nearest_recording import CandidateRewrittenForRun, RunValueRewriter, find_messages_member
+from llmproxy.core.misses.nearest_recording import (
+    CandidateRewrittenForRun,
+    RecordedRequestRewriter,
+    find_messages_member,
+)
 from llmproxy.core.sessions.call_interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange
 from llmproxy.core.sessions.session import Session
@@ -179,7 +183,7 @@ class RecordedRequestCache:
             save_cassette_volatile_fields(store, session.cassette, [*known, *new])
 
 
-class _RecordingRestater(RunValueRewriter):
+class _RecordingRestater(RecordedRequestRewriter):
     def __init__(self, bound: SessionBindings, requests: RecordedRequestCache, store: Store, wanted: Canonical) -> None:
         self._bound, self._requests, self._store, self._wanted = bound, requests, store, wanted
         self._messages: dict[tuple[Bindings, int], tuple[object, object]] = {}
@@ -306,7 +310,7 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
             return context
         return replace(context, unbound=compared.why, unbound_at=compared.at)
 
-    def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RunValueRewriter:
+    def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RecordedRequestRewriter:
         return _RecordingRestater(self.bound, self._requests, store, wanted)
 
     def _find_fitting_recording(self, call: Exchange, store: Store, found: Lookup) -> BoundRecording | None:
@@ -325,7 +329,7 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
             if compared.why and typed is not None and not bound.may_match_last_user_text(id_, recorded, table, typed):
                 continue
             fitted = bound.get_fitted_messages(table)
-            result = match_request_values(table, recorded.tree, wanted.tree, bound.known, fitted)
+            result = match_requests_with_bindings(table, recorded.tree, wanted.tree, bound.known, fitted)
             if isinstance(result, Mismatch):
                 if not compared.why:
                     compared.why = f"recording #{id_}, bound: {result}"
@@ -378,7 +382,7 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
         key, id_, recorded, lessons = teaching[0]
         bound.add_learned_fields(lessons)
         table = bound.build_bindings(self._requests.declared_of(store, id_))
-        result = match_request_values(table, recorded.tree, wanted.tree, bound.known)
+        result = match_requests_with_bindings(table, recorded.tree, wanted.tree, bound.known)
         slots = store.find_keyed(session.cassette, session.sample, call.party, key)
         if isinstance(result, Mismatch) or not list_replayable_recordings(session.policy, slots):
             return None

@@ -23,7 +23,7 @@ from llmproxy.core.bindings import (
     fill_in_present_values,
     find_volatile_matches,
     mask_bound_values_in_tool_args,
-    match_request_values,
+    match_requests_with_bindings,
     rewrite_answer,
 )
 from llmproxy.core.bindings.leaf_places import ToolInvocation
@@ -33,7 +33,7 @@ from llmproxy.core.changes.accepted_change_model import AcceptedChange
 from llmproxy.core.changes.change import CarriedAnswerAttempt, CarriedAnswerRefusal, Change, RefusalReason
 from llmproxy.core.changes.recordings_by_position import RecordedCall, RecordingsByPosition, RecordingWithParsedRequest
 from llmproxy.core.changes.request_diff import ReadVolatile, diff_requests
-from llmproxy.core.changes.request_parsing import ParsedRequest, list_history_call_ids
+from llmproxy.core.changes.request_parsing import RequestInSegments, list_history_call_ids
 from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import Message
@@ -53,7 +53,7 @@ from llmproxy.core.store.queries import (
     canonicalize_stored,
     list_request_keys_of_party,
     list_run_variables,
-    read_accepted_changes,
+    read_cassette_accepted_changes,
     read_interaction_summary,
 )
 from llmproxy.core.store.store import Store
@@ -231,7 +231,7 @@ class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
         return replace(wanted, tree=tree, body=dump(tree)), forward
 
     def _choose_by_place(
-        self, call: Exchange, store: Store, places: RecordingsByPosition, request: ParsedRequest,
+        self, call: Exchange, store: Store, places: RecordingsByPosition, request: RequestInSegments,
         bindings: Bindings | None, said: str,
     ) -> CarriedAnswerOutcome:  # fmt: skip
         if isinstance(placed := places.find_recordings(request), CarriedAnswerRefusal):
@@ -330,7 +330,9 @@ def _rewrite_carried_answer(call: Exchange, looked: CarriedAnswerOutcome, respon
     if binding is None or bindings is None or looked.placed is None:
         return response
     recorded = looked.placed.recorded.canonical.tree
-    fit = match_request_values(bindings, recorded, fill_in_present_values(bindings, recorded), binding.bound.known)
+    fit = match_requests_with_bindings(
+        bindings, recorded, fill_in_present_values(bindings, recorded), binding.bound.known
+    )
     return fit if isinstance(fit, Mismatch) else rewrite_answer(bindings, fit, response, binding.bound.known)
 
 
@@ -391,6 +393,6 @@ class AcceptedChangesFeature(Feature):
         store = self.parts.state.sessions.store(session.settings.mode)
         accepted: Sequence[AcceptedChange] = ()
         if store is not None and asked.get("carry") is not False:
-            accepted = read_accepted_changes(store, session.cassette)
+            accepted = read_cassette_accepted_changes(store, session.cassette)
         trial = trial and not barred
         return CarriedAnswerInterceptor(self.parts, accepted, trial=trial, barred=barred) if accepted or trial else None

@@ -25,7 +25,7 @@ from llmproxy.core.engine.forking import ForkFeature
 from llmproxy.core.engine.mcp_playback import McpPlaybackFeature
 from llmproxy.core.engine.partly_live_sessions import SessionFeatureMixingLiveAndReplay
 from llmproxy.core.engine.recording_and_accounting import (
-    CallAccounting,
+    EndedCallRecorder,
     InteractionFromExchangeBuilder,
     RecordingStoreWriter,
 )
@@ -36,7 +36,7 @@ from llmproxy.core.engine.recording_replacement import (
     StaleRecordingFeature,
 )
 from llmproxy.core.engine.request_identification import KeyDeriver, RequestRouteResolver
-from llmproxy.core.engine.request_stages import AnswerPlanner, MissExplainer, RequestDecider
+from llmproxy.core.engine.request_stages import AnswerSendingPlanner, MissExplainer, RequestDecider
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange
@@ -74,9 +74,9 @@ class ProxyEngineComponentClasses:
     keying: type[KeyDeriver] = KeyDeriver
     stages: type[RequestDecider] = RequestDecider
     misses: type[MissExplainer] = MissExplainer
-    answering: type[AnswerPlanner] = AnswerPlanner
+    answering: type[AnswerSendingPlanner] = AnswerSendingPlanner
     writer: type[RecordingStoreWriter] = RecordingStoreWriter
-    accounting: type[CallAccounting] = CallAccounting
+    accounting: type[EndedCallRecorder] = EndedCallRecorder
 
 
 class Engine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from llmproxy.core.engine.engine_state import EngineState
-from llmproxy.core.engine.recording_and_accounting import CallAccounting, InteractionFromExchangeBuilder
+from llmproxy.core.engine.recording_and_accounting import EndedCallRecorder, InteractionFromExchangeBuilder
 from llmproxy.core.engine.request_identification import KeyDeriver
 from llmproxy.core.engine.request_stages import MissExplainer
 from llmproxy.core.sessions.session import SessionFeature
@@ -16,7 +16,7 @@ class EngineParts(NamedTuple):
     keying: KeyDeriver
     builder: InteractionFromExchangeBuilder
     misses: MissExplainer
-    accounting: CallAccounting
+    accounting: EndedCallRecorder
 
 
 class Feature(SessionFeature):

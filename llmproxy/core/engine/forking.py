@@ -20,7 +20,13 @@ from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.engine.request_stages import assign_call_occurrence
 from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, store_fork_with_copies
-from llmproxy.core.forks.overrides import CallArgumentsUnknown, Known, NthCallOfTool, Overrides, replace_tool_results
+from llmproxy.core.forks.overrides import (
+    AnswerOverrides,
+    Known,
+    NthCallOfTool,
+    OverrideNeedsCallArgumentsError,
+    replace_tool_results,
+)
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.call_interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
@@ -51,9 +57,9 @@ def _get_numbered_request(call: Exchange) -> _NumberedRequest:
 
 @dataclass(slots=True)
 class ForkState:
-    overrides: Overrides = field(default_factory=Overrides)
+    overrides: AnswerOverrides = field(default_factory=AnswerOverrides)
     """Effective overrides: the given ones over the inherited ones."""
-    given: Overrides = field(default_factory=Overrides)
+    given: AnswerOverrides = field(default_factory=AnswerOverrides)
     """Overrides that must match something."""
     parent: tuple[str, int] = ("", 1)
     asked_for: bool = False
@@ -234,7 +240,7 @@ class ForkInterceptor(SessionCallInterceptor[Exchange]):
             return body
         try:
             return self._override_results(call, body)
-        except (RefusedError, CallArgumentsUnknown) as error:
+        except (RefusedError, OverrideNeedsCallArgumentsError) as error:
             call.mark_refused(error)
             return body
 
@@ -363,11 +369,11 @@ class ForkFeature(Feature):
 
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ForkInterceptor | None:
         forking: ForkState | None = asked.get("forking")
-        sessions, inherited = self.parts.state.sessions, Overrides()
+        sessions, inherited = self.parts.state.sessions, AnswerOverrides()
         parent = session.cassette, session.sample
         store = sessions.store(session.settings.mode)
         if store is not None and (fork := find_fork(store, *parent)) is not None:
-            inherited = Overrides(fork.overrides.tools)  # overridden answers are recorded in it
+            inherited = AnswerOverrides(fork.overrides.tools)  # overridden answers are recorded in it
         if forking is None:
             forking = ForkState(inherited, parent=parent)
             return ForkInterceptor(self.parts, session, forking) if inherited.tools else None

@@ -20,7 +20,7 @@ from llmproxy.core.bindings import (
     VolatileField,
     build_value_independent_key,
     deserialize_run_variables,
-    match_request_values,
+    match_requests_with_bindings,
     rewrite_answer,
 )
 from llmproxy.core.bindings.volatile_learning import LearnedField, infer_volatile_fields_from_pair
@@ -42,7 +42,7 @@ MOST_COMPARED = 200
 """Maximum comparisons for learning: a long cassette is not compared completely at the end of a run."""
 
 
-class MergedRecordingPair(NamedTuple):
+class PairEqualUpToVolatileFields(NamedTuple):
     volatile: tuple[str, ...]
     first: int
     second: int
@@ -82,7 +82,7 @@ def learn_fields_from_cassette(
 
 def find_pairs_equal_up_to_volatiles(
     store: Store, cassette: str, fields: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
-) -> list[MergedRecordingPair]:
+) -> list[PairEqualUpToVolatileFields]:
     fields = tuple(dict.fromkeys((*fields, *read_volatile_fields(store, cassette), *load_builtin_volatile_fields())))
     names = {field.name for field in fields}
     anywhere = any(field.is_outside_of_results for field in fields)
@@ -99,13 +99,13 @@ def find_pairs_equal_up_to_volatiles(
                 if which not in tables:
                     tables[which] = _build_bindings(recorded.row, present.row, fields), MatchedMessageCache()
                 table, fitted = tables[which]
-                fit = match_request_values(table, recorded.canonical.tree, present.canonical.tree, None, fitted)
+                fit = match_requests_with_bindings(table, recorded.canonical.tree, present.canonical.tree, None, fitted)
                 if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
                     one, other = recorded.row, present.row
                     answer = rewrite_answer(table, fit, one.response)
                     told = None if isinstance(answer, Mismatch) else _read_comparable_answer(one, answer)
                     alike = told == _read_comparable_answer(other)
-                    found.append(MergedRecordingPair(tuple(sorted(guilty)), one.id or 0, other.id or 0, alike))
+                    found.append(PairEqualUpToVolatileFields(tuple(sorted(guilty)), one.id or 0, other.id or 0, alike))
     return found
 
 
@@ -168,7 +168,7 @@ def rewrite_recordings_to_new_run(
         for n, other, theirs in waiting[build_value_independent_key(canonical)] if canonical is not None else ():
             if n in used or canonical is None:
                 continue
-            fit = match_request_values(_build_bindings(one, other, fields), canonical.tree, theirs.tree, known)
+            fit = match_requests_with_bindings(_build_bindings(one, other, fields), canonical.tree, theirs.tree, known)
             if not isinstance(fit, Fit):
                 continue
             if (found := _rewrite_recording_as_newer(one, other, fields, fit, known)) is not None:
@@ -189,7 +189,7 @@ def match_recording_to_other_request(
     mine, theirs = _canonicalize_request(one, rules, upstreams), _canonicalize_request(other, rules, upstreams)
     if mine is None or theirs is None:
         return None
-    return match_request_values(_build_bindings(one, other, fields), mine.tree, theirs.tree, None)
+    return match_requests_with_bindings(_build_bindings(one, other, fields), mine.tree, theirs.tree, None)
 
 
 def _rewrite_recording_as_newer(

@@ -26,7 +26,7 @@ from llmproxy.core.live_channels import (
     ChosenRecording,
     MixedLiveReplaySettings,
     PartlyLiveSession,
-    count_changes_before_tool_calls,
+    count_state_changes_before_calls,
     format_call_display_name,
     is_model_request,
     is_same_call_as_mcp_request,
@@ -352,7 +352,7 @@ def _build_recorded_tool_sequence(live_session: PartlyLiveSession, store: Store)
     rows = [row for row in store.list_summaries(*live_session.parent) if row.channel is not Channel.LLM]
     rows = [row for row in rows if not _is_refusal(store, row.id)]
     reading = _list_read_only_tools(store, rows)
-    return count_changes_before_tool_calls(rows, reading, live_session.asked.is_user_declared_read_only)
+    return count_state_changes_before_calls(rows, reading, live_session.asked.is_user_declared_read_only)
 
 
 def _is_refusal(store: Store, id_: int) -> bool:

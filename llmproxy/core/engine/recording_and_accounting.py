@@ -15,7 +15,7 @@ from llmproxy.core.dialects.conversation import list_server_made_ids
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_named_in_answer, read_usage
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver
-from llmproxy.core.engine.request_stages import RepeatedMiss
+from llmproxy.core.engine.request_stages import MissOfRetriedRequestError
 from llmproxy.core.keys.normalize import list_ids_new_in_response
 from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.sessions.exchange import Exchange
@@ -248,7 +248,7 @@ def summarize_finished_exchange(
         occurrence=exchange.nth or None, nearest=error.nearest if isinstance(error, MissError) else None,
         note=exchange.note, asked=(priced or kept).asked, answered=(priced or kept).answered,
         attempt=exchange.place.attempt, at=exchange.progress.started_at,
-        miss=isinstance(error, MissError) and not isinstance(error, RepeatedMiss), lost=lost,
+        miss=isinstance(error, MissError) and not isinstance(error, MissOfRetriedRequestError), lost=lost,
         failed=decision is Decision.REPLAY and exchange.slot is not None and not exchange.slot.is_good_answer,
         seq=exchange.progress.seq,
     )  # fmt: skip
@@ -260,7 +260,7 @@ STRAYS, LONGEST_STRAY = 200, 200
 """Maximum refused requests that are kept, and characters of each target."""
 
 
-class CallAccounting:
+class EndedCallRecorder:
     def __init__(self, state: EngineState) -> None:
         self._state = state
         self.prices = RecordingUsageAndCostCache()
@@ -277,7 +277,13 @@ class CallAccounting:
             usage=usage, lost=lost,
         )  # fmt: skip
         error = exchange.error
-        text = RepeatedMiss.note if isinstance(error, RepeatedMiss) else error.message if error is not None else ""
+        text = (
+            MissOfRetriedRequestError.note
+            if isinstance(error, MissOfRetriedRequestError)
+            else error.message
+            if error is not None
+            else ""
+        )
         if exchange.kept.occurrence:
             self._state.pending.on_call_end(exchange)
         if exchange.change is not None and not is_success(status):

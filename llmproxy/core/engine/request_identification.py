@@ -59,7 +59,7 @@ from llmproxy.core.providers.upstreams_and_rate_limits import (
     provider_of_host,
 )
 from llmproxy.core.secrets.encoded_secret_redaction import SecretFingerprintCache
-from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential, has_request_placeholder_key
+from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential, has_placeholder_api_key
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.session import Session, Sessions, parse_party_header
 from llmproxy.core.store.row_conversion import decode_sql_text, decode_stored_headers_json
@@ -152,7 +152,9 @@ class RequestRouteResolver:
 
     def may_host_be_stubbed(self, host: str, *, offline: bool) -> bool:
         """Return whether a host that is out of scope may get auxiliary calls, which are intercepted."""
-        return not host_matches(self._config.allow_host, host) and stubs.has_stubs(self._stubs, host, offline=offline)
+        return not host_matches(self._config.allow_host, host) and stubs.has_stubs_for_host(
+            self._stubs, host, offline=offline
+        )
 
     def get_session_mode(self, name: str | None) -> Mode:
         """Return the mode for a session's name, or for none, without opening a session. Raises RefusedError."""
@@ -235,7 +237,7 @@ def refuse_if_unsendable(exchange: Exchange) -> None:
                 f"so this request is not sent to {name}."
             )
             raise RefusedError(msg, hint=_PLACEHOLDER_HINT)
-        if exchange.place.in_scope and has_request_placeholder_key(exchange.request.headers, exchange.route.target):
+        if exchange.place.in_scope and has_placeholder_api_key(exchange.request.headers, exchange.route.target):
             names = " or ".join(field for key in exchange.route.provider.keys for field in key.list_header_fields())
             msg = f"llmproxy: {name} wants a key: set {names or 'its variable'}."
             raise RefusedError(msg, hint="The placeholder that a replay sets for a missing key is never sent.")

@@ -21,10 +21,10 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.mcp_answer_replay import MICROSECONDS
 from llmproxy.core.misses.explain import ExplainedMiss, MissContext, RecordedElsewhere, build_miss_explanation
-from llmproxy.core.misses.nearest_recording import AS_RECORDED, RunValueRewriter
+from llmproxy.core.misses.nearest_recording import AS_RECORDED, RecordedRequestRewriter
 from llmproxy.core.providers.provider_table import SAFE, parse_user_agent_client
 from llmproxy.core.providers.routing import find_unset_recorded_upstream
-from llmproxy.core.secrets.redact import has_request_placeholder_key
+from llmproxy.core.secrets.redact import has_placeholder_api_key
 from llmproxy.core.sessions.call_interceptor import ClientDrivenAnswerPlayback, ClientEnds, Decided, Lookup, MissReason
 from llmproxy.core.sessions.exchange import CallProgress, EffectiveRequest, EngineConfig, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.journal import JournaledMiss, ReplayedRequest
@@ -165,7 +165,7 @@ def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[Record
 
 
 def _list_candidates(
-    exchange: Exchange, config: EngineConfig, store: Store, wording: RunValueRewriter
+    exchange: Exchange, config: EngineConfig, store: Store, wording: RecordedRequestRewriter
 ) -> list[tuple[int, Canonical]]:
     place, found = (exchange.session.cassette, exchange.party), list[tuple[int, Canonical]]()
     for id_ in store.list_candidate_ids(*place, exchange.route.provider.name, exchange.operation, CANDIDATES):
@@ -178,7 +178,7 @@ def _list_candidates(
     return found
 
 
-class RepeatedMiss(MissError):
+class MissOfRetriedRequestError(MissError):
     """A repeated request that is no second miss: when its first request failed, Claude Code repeats it without a
     stream, with fewer betas or with other tools. Its error explains the first request's miss.
     """
@@ -208,8 +208,8 @@ class MissExplainer:
         this = MissedCallForRetryDetection(wanted, question, exchange.progress.arrived)
         first = exchange.session.find_or_record_first_attempt(this)
         if first is not None and isinstance(first.error, MissError):
-            exchange.note = RepeatedMiss.note
-            error: MissError = RepeatedMiss(first.error.message)
+            exchange.note = MissOfRetriedRequestError.note
+            error: MissError = MissOfRetriedRequestError(first.error.message)
             error.nearest = first.error.nearest
             return error
         places = miss.nearest.places if miss.nearest else ()
@@ -239,7 +239,7 @@ class MissExplainer:
             elsewhere=_find_other_places(store, key, channel) if store else (), complete=session.complete,
             toolless=bool(store and channel is Channel.MCP and not store.count_interactions(*place, channel=channel)),
             client=parse_user_agent_client(exchange.request.headers),
-            is_placeholder=has_request_placeholder_key(exchange.request.headers, where.target),
+            is_placeholder=has_placeholder_api_key(exchange.request.headers, where.target),
             is_python="python" in (header(exchange.request.headers, "user-agent") or "").lower(),
         )  # fmt: skip
         for each in exchange.interceptors:
@@ -369,7 +369,7 @@ class RequestDecider:
         self._state.journal.record_replayed_request(replayed)
 
 
-class AnswerPlanner:
+class AnswerSendingPlanner:
     def __init__(self, state: EngineState) -> None:
         self._state = state
 

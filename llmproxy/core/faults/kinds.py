@@ -172,7 +172,7 @@ def _write_error_event(call: FaultCandidateCall, answer: Response, number: int) 
         body = {"message": "The model stream was interrupted.", "originalStatusCode": 500}
         return write_aws_frame({**about, ":message-type": "exception"}, dump_json(body))
     codec = dialect_table.find_dialect_codec(call.operation)
-    write = (codec and codec.error_event) or dialect_table.get_dialect(call.family).error_event
+    write = (codec and codec.error_event) or dialect_table.get_provider_dialect(call.family).error_event
     name, value = write(number)
     return dump_json(value) + b"\n" if kind == "ndjson" else sse([(name, value)])
 
@@ -309,7 +309,7 @@ def _change_answer_json(call: FaultCandidateCall, change: Callable[[Any], Any]) 
         replace(each, data=_edit_piece(kind, each.data, edit))
         for each in split_answer_into_timed_pieces(answer, call.speed)
     ]
-    headers = remove_headers(answer.headers, *dialect_table.get_codec_or_default(call.operation).count_headers)
+    headers = remove_headers(answer.headers, *dialect_table.get_dialect_codec_or_default(call.operation).count_headers)
     if not found and len(headers) == len(answer.headers):
         return None
     return FaultyAnswer(replace_response_chunks(replace(answer, headers=headers), pieces, call.speed))

@@ -263,14 +263,14 @@ def build_fault_candidate_call(one: Interaction) -> FaultCandidateCall:
     return FaultCandidateCall(
         session=one.cassette, party=one.party, provider=one.provider, model=one.model or "", operation=one.operation,
         channel=get_call_channel(one.provider, one.operation), key=one.key, nth=one.occurrence,
-        transport="websocket" if socket else get_stdio_or_http_transport_name(one.provider), family=family,
+        transport="websocket" if socket else get_transport_name_from_provider(one.provider), family=family,
         recording=one.id, stream=one.stream, target=one.request.target, body=one.request.body,
         answer=lambda: answer, tools=lambda: list_tools_called_in_exchange(one.operation, one.request.body, answer),
         in_session=header(one.request.headers, "mcp-session-id") is not None,
     )  # fmt: skip
 
 
-def get_stdio_or_http_transport_name(provider: str) -> str:
+def get_transport_name_from_provider(provider: str) -> str:
     return "stdio" if provider.startswith(STDIO_PREFIX) else "http"
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from llmproxy.advice import format_llmproxy_command, quote_word
-from llmproxy.core.forks.overrides import Overrides, parse_tool_and_answer_overrides
+from llmproxy.core.forks.overrides import AnswerOverrides, parse_tool_and_answer_overrides
 from llmproxy.core.store import row_conversion
 from llmproxy.core.store.file import leases_and_deletes
 from llmproxy.core.store.reader import Place, StoreReader
@@ -58,7 +58,7 @@ class Fork:
     """Number of interactions copied from its parent."""
     path: str | None = None
     """First place of that request that differs; None if none does or it is unknown."""
-    overrides: Overrides = field(default_factory=Overrides)
+    overrides: AnswerOverrides = field(default_factory=AnswerOverrides)
     created_at: float = 0.0
     live: str = ""
     """Live channels of a live run, separated by commas; else empty."""
@@ -228,7 +228,7 @@ def fork_cassette(store: Store, parent: Place, at: int | None, wanted: str | Non
     inherited = find_fork(store, *parent)
     fork = Fork(
         cassette=name, parent=parent[0], parent_sample=parent[1], step=len(taken) + 1, shared=len(taken),
-        why="made by hand", overrides=inherited.overrides if inherited else Overrides(), created_at=now,
+        why="made by hand", overrides=inherited.overrides if inherited else AnswerOverrides(), created_at=now,
     )  # fmt: skip
     copies = [CopiedRecording(row.id, row.occurrence) for row in taken]
     store_fork_with_copies(store, fork, copies, now, as_recorded=True)

@@ -34,7 +34,7 @@ class OverrideError(SettingsError):
     code = "llmproxy_override"
 
 
-class CallArgumentsUnknown(RefusedError):
+class OverrideNeedsCallArgumentsError(RefusedError):
     """The override of a result depends on the arguments of its call, which are unknown."""
 
     code = "llmproxy_override"
@@ -51,13 +51,13 @@ class ToolOverride:
     """Arguments that the call must have, each equal; None: any arguments."""
 
     def applies_to(self, nth: int, arguments: str | None) -> bool:
-        """Return whether it applies to this call. Raises CallArgumentsUnknown if that depends on unknown arguments."""
+        """Whether it applies to this call. Raises OverrideNeedsCallArgumentsError: arguments are unknown."""
         if self.nth not in (None, nth):
             return False
         if self.when is None:
             return True
         if arguments is None:
-            raise CallArgumentsUnknown(
+            raise OverrideNeedsCallArgumentsError(
                 f"llmproxy: a result of {self.tool} came without the call that it belongs to, so nobody can tell "
                 f"whether {self.name_as_typed} is for it.",
                 hint="Override it by the number of the call, or for every call.",
@@ -82,7 +82,7 @@ class ToolOverride:
 
 
 @dataclass(frozen=True, slots=True)
-class Overrides:
+class AnswerOverrides:
     tools: tuple[ToolOverride, ...] = ()
     answers: Mapping[int, Message] = field(default_factory=dict)
     """Answers by number of the agent's call to the model, from 0."""
@@ -91,18 +91,18 @@ class Overrides:
         return bool(self.tools or self.answers)
 
     def find_tool_override(self, tool: str, nth: int, arguments: str | None = None) -> ToolOverride | None:
-        """Return the override of a tool's n-th call, else of its arguments, else all. Raises CallArgumentsUnknown."""
+        """Return the override of the n-th call, of its arguments, or of all. Raises OverrideNeedsCallArgumentsError."""
         mine = [each for each in reversed(self.tools) if each.tool == tool and each.applies_to(nth, arguments)]
         return min(mine, key=lambda each: (each.nth is None, each.when is None), default=None)
 
-    def with_fallback(self, other: Overrides) -> Overrides:
+    def with_fallback(self, other: AnswerOverrides) -> AnswerOverrides:
         mine = {each.name_as_typed for each in self.tools}
         below = tuple(each for each in other.tools if each.name_as_typed not in mine)
-        return Overrides((*below, *self.tools), {**other.answers, **self.answers})
+        return AnswerOverrides((*below, *self.tools), {**other.answers, **self.answers})
 
-    def redact_texts(self, hide: Callable[[str], str]) -> Overrides:
+    def redact_texts(self, hide: Callable[[str], str]) -> AnswerOverrides:
         tools = tuple(replace(each, text=hide(each.text)) for each in self.tools)
-        return Overrides(tools, {n: replace(said, text=hide(said.text)) for n, said in self.answers.items()})
+        return AnswerOverrides(tools, {n: replace(said, text=hide(said.text)) for n, said in self.answers.items()})
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -118,10 +118,10 @@ class Overrides:
         }
 
 
-def parse_tool_and_answer_overrides(value: Json) -> Overrides:
+def parse_tool_and_answer_overrides(value: Json) -> AnswerOverrides:
     """Return the overrides in JSON form. Raises OverrideError."""
     if value is None:
-        return Overrides()
+        return AnswerOverrides()
     if not isinstance(value, dict) or (unknown := sorted(set(value) - {"tools", "answers"}, key=repr)):
         what = (
             "not an object" if not isinstance(value, dict) else f"there is no {format_given_value(unknown[0])} in them"
@@ -134,7 +134,7 @@ def parse_tool_and_answer_overrides(value: Json) -> Overrides:
             {name: each[name] for name in ("text", "tool_calls") if name in each}
         )
     rows = _iter_checked_rows(value, "tools", {"tool", "nth", "when", "result"})
-    return Overrides(tuple(map(_parse_tool, rows)), answers)
+    return AnswerOverrides(tuple(map(_parse_tool, rows)), answers)
 
 
 def _iter_checked_rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iterable[Mapping[str, Json]]:
@@ -196,7 +196,7 @@ def format_given_value(value: Json) -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
-def parse_answer_override_options(tools: Iterable[str], answers: Iterable[str]) -> Overrides:
+def parse_answer_override_options(tools: Iterable[str], answers: Iterable[str]) -> AnswerOverrides:
     """Return the overrides of --override-tool and --override-llm. Raises OverrideError."""
     found: dict[int, Message] = {}
     for text in answers:
@@ -208,7 +208,7 @@ def parse_answer_override_options(tools: Iterable[str], answers: Iterable[str]) 
         if int(match["call"]) in found:
             raise OverrideError(f"--override-llm {match['call']}: given twice.")
         found[int(match["call"])] = _parse_command_line_answer(match["value"], f"--override-llm {match['call']}")
-    return Overrides(tuple(map(_parse_override_tool_option, tools)), found)
+    return AnswerOverrides(tuple(map(_parse_override_tool_option, tools)), found)
 
 
 def _parse_override_tool_option(text: str) -> ToolOverride:
@@ -277,7 +277,7 @@ class RequestWithReplacedToolResults:
 
 
 def replace_tool_results(
-    body: bytes, overrides: Overrides, known: Known = lambda _id: None
+    body: bytes, overrides: AnswerOverrides, known: Known = lambda _id: None
 ) -> RequestWithReplacedToolResults:
     """Replace the results of a request. A body that is no JSON object is returned unchanged."""
     if not isinstance(tree := parse_json(body), dict):
@@ -290,7 +290,7 @@ def replace_tool_results(
 
 
 class _ResultSwapper:
-    def __init__(self, overrides: Overrides, known: Known) -> None:
+    def __init__(self, overrides: AnswerOverrides, known: Known) -> None:
         self._overrides, self._known = overrides, known
         self.swaps: list[ToolOverrideAtCall] = []
         self.seen: list[str] = []

@@ -22,7 +22,7 @@ from llmproxy.core.keys.head_rules import (
 from llmproxy.core.keys.normalize import BodyMemberRuleApplier, find_operation_body_rules
 from llmproxy.core.keys.user_rules import Rules, apply_normalize_rules, compile_normalize_rules
 from llmproxy.core.providers.routing import Route
-from llmproxy.core.traffic.canonical_json import LossyJson, parse_json_or_raise_if_lossy
+from llmproxy.core.traffic.canonical_json import LossyJsonError, parse_json_or_raise_if_lossy
 from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.core.traffic.json_diff import format_path
 
@@ -127,7 +127,7 @@ def _compare_bodies(
         return
     try:
         trees = parse_json_or_raise_if_lossy(old.body), parse_json_or_raise_if_lossy(new.body)
-    except LossyJson:
+    except LossyJsonError:
         why = "a form, escaped otherwise" if "application/x-www-form-urlencoded" in kinds else ""
         yield IgnoredRequestDifference("body", "...", "...", why)
         return

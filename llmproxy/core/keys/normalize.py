@@ -49,7 +49,7 @@ from llmproxy.core.keys.user_rules import (
 from llmproxy.core.providers.routing import Route, asks_for_stream
 from llmproxy.core.secrets.find_secrets import CredentialEpoch
 from llmproxy.core.traffic.body_decoding import MultipartField, parse_multipart
-from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse_json_or_raise_if_lossy
+from llmproxy.core.traffic.canonical_json import LossyJsonError, dump, parse_json_or_raise_if_lossy
 from llmproxy.core.traffic.interaction import Headers, Key, Request, header
 from llmproxy.lazy_regex import late
 
@@ -123,7 +123,7 @@ def list_provider_state_ids_in_body(body: bytes, route: Route, rules: Rules) -> 
     """Return the ids of server state in a redacted JSON body; most bodies are excluded by a search for member names."""
     walker = BodyMemberRuleApplier(lambda _: None)
     if REFERRING.search(body) is not None:
-        with suppress(LossyJson):
+        with suppress(LossyJsonError):
             tree = apply_normalize_rules(parse_json_or_raise_if_lossy(body), compile_normalize_rules(rules))
             if isinstance(tree, dict):
                 walker.apply_shape(tree, find_operation_body_rules(route, tree))
@@ -171,7 +171,7 @@ def detect_and_parse_body(body: bytes, content_type: str, *, named: bool | None)
     if media != "application/x-www-form-urlencoded" or body.lstrip()[:1] in (b"{", b"["):
         try:
             return "json", parse_json_or_raise_if_lossy(body)
-        except LossyJson:
+        except LossyJsonError:
             return "raw", None
     try:
         pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, strict_parsing=True, errors="strict")
@@ -423,7 +423,7 @@ class BodyMemberRuleApplier:
                     self.refs.append(value)
                     node[name] = _build_id_origin_object(self._made_by(short) or self._made_by(value)) or value
             case MemberAction.JSON if isinstance(value, str):
-                with suppress(LossyJson):  # invalid or partial arguments count unchanged
+                with suppress(LossyJsonError):  # invalid or partial arguments count unchanged
                     node[name] = dump(parse_json_or_raise_if_lossy(value)).decode("ascii")
             case MemberAction.SIGNATURE:
                 if node.get("thinking"):

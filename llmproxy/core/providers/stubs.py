@@ -308,7 +308,7 @@ def list_builtin_and_user_stubs(own: Mapping[str, str]) -> tuple[Stub, ...]:
     return (*made, *(row._replace(answer=discover) if row.answer is _answer_oauth_metadata else row for row in STUBS))
 
 
-def has_stubs(rows: Sequence[Stub], host: str, *, offline: bool) -> bool:
+def has_stubs_for_host(rows: Sequence[Stub], host: str, *, offline: bool) -> bool:
     return any(row.matches_host(host) for row in rows if offline or row.is_sign_in)
 
 
@@ -338,7 +338,11 @@ def find_auxiliary_call_host(
     if not named and (path.startswith(WELL_KNOWN) or (path == "/" and method == "HEAD")):
         return HostParsedFromPath(*build_http_service_name("http", NOWHERE, None), target)
     there = find_host_in_path(target, ("*",))
-    return there if there is not None and has_stubs(rows, urlsplit(there.url).hostname or "", offline=True) else None
+    return (
+        there
+        if there is not None and has_stubs_for_host(rows, urlsplit(there.url).hostname or "", offline=True)
+        else None
+    )
 
 
 def parse_query_and_body(target: str, headers: Headers, body: bytes) -> dict[str, str]:

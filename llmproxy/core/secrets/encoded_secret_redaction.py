@@ -211,7 +211,7 @@ def iter_text_search_windows(size: int) -> Iterator[tuple[int, int, int, int]]:
         yield max(0, first - _MARGIN), first, last, min(last + _MARGIN, size)
 
 
-def renew_aws_frame_checksums(body: bytes) -> bytes:
+def renew_aws_frame_message_crcs(body: bytes) -> bytes:
     """Renew the checksum of each frame of an AWS event stream; a truncated last frame stays unchanged."""
     out, at = bytearray(body), 0
     while at + 16 <= len(out):

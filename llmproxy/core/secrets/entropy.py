@@ -102,7 +102,7 @@ def remove_brackets_for_entropy_test(quoted: str) -> str:
     return quoted.replace("(", "").replace("[", "") if symbols else _NO_CALL.sub("", quoted)
 
 
-def is_literal_value(text: str) -> bool:
+def is_literal_not_template_or_call(text: str) -> bool:
     """Return whether a text is a literal value: no template, call, variable, path, link or hash."""
     return _NO_VALUE.search(text[:_LOOKED_AT]) is None
 
@@ -125,14 +125,19 @@ def is_random_value(text: str, least: int = 8) -> bool:
         or len(_UNSPEAKABLE.findall(token)) > 1
         for token in _TOKEN.findall(text)
     )
-    return drawn and measure_entropy(text) >= 2.5 and is_literal_value(text) and not is_example_credential(text)
+    return (
+        drawn
+        and measure_entropy(text) >= 2.5
+        and is_literal_not_template_or_call(text)
+        and not is_example_credential(text)
+    )
 
 
 def is_probable_token(text: str) -> bool:
     """Return whether a value at a token's position is one: random, or a long run of letters and digits."""
     if is_random_value(text):
         return True
-    if not is_literal_value(text) or is_example_credential(text) or is_made_of_words(text):
+    if not is_literal_not_template_or_call(text) or is_example_credential(text) or is_made_of_words(text):
         return False
     return _LONG_TOKEN.search(text) is not None
 
@@ -158,7 +163,7 @@ def is_real_password(text: str, user: str = "") -> bool:
 def is_real_password_in_variable(text: str) -> bool:
     """Return whether the value of a variable named like a password is a real one: no word, no example."""
     bare = text.strip("_,;:)(")
-    if not is_real_password(bare) or not is_literal_value(text) or is_example_credential(text):
+    if not is_real_password(bare) or not is_literal_not_template_or_call(text) or is_example_credential(text):
         return False
     return not (is_made_of_words(bare) or bare.replace("_", "").isalpha()) and measure_entropy(bare) >= 2.5
 

@@ -36,7 +36,7 @@ from llmproxy.core.secrets.encoded_secret_redaction import (
     overwrite_secrets_in_base64,
     overwrite_secrets_in_utf16,
     overwrite_secrets_split_over_events,
-    renew_aws_frame_checksums,
+    renew_aws_frame_message_crcs,
     replace_spans,
     unescape_json_text,
 )
@@ -88,7 +88,7 @@ _SAID = parse_word_set("messages input contents system systemInstruction system_
 _ONLY = late(r"(?i)(?:bearer |basic |token )?REDACTED(?:-\d+)?")
 
 
-def has_request_placeholder_key(headers: Headers, target: str) -> bool:
+def has_placeholder_api_key(headers: Headers, target: str) -> bool:
     """Return whether the client's key is the one that it was given in replay."""
     return any(PLACEHOLDER_KEY in each for each in (target, *(value for _, value in headers)))
 
@@ -433,7 +433,7 @@ class Redactor:
         if made is None or made == body:
             return body
         framed = content_type.startswith("application/vnd.amazon.eventstream")
-        return renew_aws_frame_checksums(bytes(made)) if framed else bytes(made)
+        return renew_aws_frame_message_crcs(bytes(made)) if framed else bytes(made)
 
     def _redact_answer_text(self, text: str, numbers: dict[str, int], *, dealt_out: bool) -> str:
         changed = overwrite_secrets_in_utf16(text, self._find_plain)

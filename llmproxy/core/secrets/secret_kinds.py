@@ -19,7 +19,7 @@ from functools import cache, cached_property, lru_cache
 
 from llmproxy.core.secrets import entropy
 from llmproxy.core.secrets.entropy import (
-    is_literal_value,
+    is_literal_not_template_or_call,
     is_random_value,
     is_real_password,
     parse_word_set,
@@ -377,7 +377,7 @@ def _is_connection_password(match: re.Match[str]) -> bool:
         return False
     secret, bordered = match["secret"], ";" in text[end : end + 1] or text[start - 1 : start] in (";", "&", "?")
     return entropy.is_real_password_in_variable(secret) or (
-        bordered and is_real_password(secret) and is_literal_value(secret)
+        bordered and is_real_password(secret) and is_literal_not_template_or_call(secret)
     )
 
 
@@ -529,7 +529,7 @@ PATTERNS: tuple[SecretPattern, ...] = (
             r"(?P<secret>[^\s\\\"'<>,;]{6,500})"
         ),
         lambda match: (
-            _is_password(match) and is_literal_value(match["secret"])
+            _is_password(match) and is_literal_not_template_or_call(match["secret"])
             and not entropy.is_made_of_words(match["secret"])
         ),
         certain=False,
@@ -691,7 +691,7 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
     recipe = bare_name == "cookie" and "=" not in bare  # a header field has name=value
     if recipe or " " in bare or len(bare) < SHORTEST:
         return False
-    plausible = is_literal_value(bare) and not entropy.is_example_credential(bare)
+    plausible = is_literal_not_template_or_call(bare) and not entropy.is_example_credential(bare)
     if said and bare_name in _OAUTH_MEMBERS:
         return plausible and is_real_password(bare) and bare.isascii() and not _ITSELF.search(bare)
     if bare_name in CARRIED:

@@ -178,7 +178,7 @@ class EffectiveRequest:
 
 
 @dataclass(slots=True)
-class ClientAnswerAdjustments:
+class ClientAnswerOverrides:
     """Differences between the client's answer and the recorded or the provider's one."""
 
     grants: Headers = ()
@@ -351,7 +351,7 @@ class Exchange:
     """None until the body has arrived, in modes that depend on it."""
     error: LLMProxyError | None = None
     note: str = ""
-    answer: ClientAnswerAdjustments = field(default_factory=ClientAnswerAdjustments)
+    answer: ClientAnswerOverrides = field(default_factory=ClientAnswerOverrides)
     kept: CallRecordingReference = field(default_factory=CallRecordingReference)
     state: InterceptorPrivateCallData = field(default_factory=InterceptorPrivateCallData)
     recording: ArrivingResponseCollector = field(default_factory=ArrivingResponseCollector)

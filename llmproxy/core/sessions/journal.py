@@ -419,7 +419,7 @@ class ChangedAgentTrialResultWriter:
             self._conn = None
 
 
-def erase_played_ids_of_recent_trials(store: Path, since: float) -> None:
+def discard_played_ids_of_cut_trials(store: Path, since: float) -> None:
     """Delete the played recordings of trials that ended since then, because their runs were interrupted."""
     with (
         suppress(OSError, sqlite3.Error),

@@ -153,14 +153,14 @@ def save_cassette_volatile_fields(store: Store, cassette: str, fields: Sequence[
     write_cassette_replay_rules(store, cassette, [*fields, *others])
 
 
-def read_accepted_changes(store: StoreReader, cassette: str) -> tuple[AcceptedChange, ...]:
+def read_cassette_accepted_changes(store: StoreReader, cassette: str) -> tuple[AcceptedChange, ...]:
     """Return the accepted changes of a cassette, in their order. Raises CassetteCorrupt."""
     return tuple(note for note in read_cassette_replay_rules(store, cassette) if isinstance(note, AcceptedChange))
 
 
 def list_key_digests_allowed_unused(store: StoreReader, cassette: str) -> frozenset[str]:
     """Return `accepted_changes.digest_key_of_call_not_made` of recordings that an accepted change lets stay unused."""
-    found = (each for each in read_accepted_changes(store, cassette) if each.name.startswith(f"{GONE}-"))
+    found = (each for each in read_cassette_accepted_changes(store, cassette) if each.name.startswith(f"{GONE}-"))
     return frozenset(before for each in found for before, after in each.exactly if not after)
 
 

@@ -1,7 +1,7 @@
 """Canonical JSON: the same bytes for equal values written differently, different bytes for different values.
 
 Member order, white space, escapes and ``1.0 = 1 = 1e0`` are normalised; array order, ``true`` versus ``1``, integers
-beyond 2**53 and lone surrogates are kept. Text that cannot be converted safely is refused (`LossyJson`), and its raw
+beyond 2**53 and lone surrogates are kept. Text that cannot be converted safely is refused (`LossyJsonError`); its raw
 bytes go into the key. There is only one canonicaliser: two would give different keys. Also JSON inside text.
 """
 
@@ -21,7 +21,7 @@ _SAFE_DIGITS = 16
 """A decimal of at most 15 digits (16 characters with its point) survives a double: IEEE 754 guarantees 15."""
 
 
-class LossyJson(ValueError):
+class LossyJsonError(ValueError):
     """Text that is not JSON, or cannot be canonicalised without loss."""
 
 
@@ -31,26 +31,26 @@ def _parse_exact_number(text: str) -> int | float:
     if len(text) <= _SAFE_DIGITS and "e" not in text and "E" not in text:
         return int(value) if value.is_integer() else value
     if isinf(value):
-        raise LossyJson("number beyond the range of a double")
+        raise LossyJsonError("number beyond the range of a double")
     exact = Decimal(text)
     if value.is_integer() and exact == exact.to_integral_value():
         return int(exact)
     if Decimal(repr(value)) != exact:
-        raise LossyJson("number beyond the precision of a double")
+        raise LossyJsonError("number beyond the precision of a double")
     return value
 
 
 def reject_duplicate_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return an object, as `object_pairs_hook`. Raises LossyJson: two members have one name."""
+    """Return an object, as `object_pairs_hook`. Raises LossyJsonError: two members have one name."""
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise LossyJson("duplicate member")
+        raise LossyJsonError("duplicate member")
     return members
 
 
 def reject_nan_and_infinity(name: str) -> NoReturn:
-    """Refuse NaN and infinities, as `parse_constant`. Raises LossyJson."""
-    raise LossyJson(f"{name} is not JSON")
+    """Refuse NaN and infinities, as `parse_constant`. Raises LossyJsonError."""
+    raise LossyJsonError(f"{name} is not JSON")
 
 
 _decoder = json.JSONDecoder(
@@ -62,17 +62,17 @@ _encoder = json.JSONEncoder(
 
 
 def parse_json_or_raise_if_lossy(text: bytes | str) -> object:
-    """Parse JSON into a tree that represents its value. Raises LossyJson: invalid, or not canonical without loss."""
+    """Parse JSON into a tree that represents its value. Raises LossyJsonError: invalid, or canonical with loss."""
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
         tree: object = _decoder.decode(text)
-    except LossyJson:
+    except LossyJsonError:
         raise
     except (ValueError, RecursionError, ArithmeticError) as error:  # ValueError: not JSON, or not UTF-8
-        raise LossyJson(str(error)) from error
+        raise LossyJsonError(str(error)) from error
     if text.count("[") + text.count("{") > DEPTH and is_json_nested_too_deeply(tree, DEPTH):
-        raise LossyJson(f"nested deeper than {DEPTH}")
+        raise LossyJsonError(f"nested deeper than {DEPTH}")
     return tree
 
 
@@ -127,7 +127,7 @@ def parse_json_container(text: str) -> object | None:
         return None
     try:
         tree = parse_json_or_raise_if_lossy(text)
-    except LossyJson:
+    except LossyJsonError:
         return None
     return tree if isinstance(tree, (dict, list)) else None
 

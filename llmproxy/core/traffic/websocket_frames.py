@@ -61,7 +61,7 @@ def encode_frame_as_json_line(frame: Frame) -> bytes:
     return json.dumps(line, ensure_ascii=False, separators=(", ", ": ")).encode() + b"\n"
 
 
-def encode_frames_for_storage(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
+def encode_websocket_frames_as_chunks(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
     return tuple(Chunk(frame.at, encode_frame_as_json_line(frame)) for frame in frames)
 
 

@@ -171,7 +171,7 @@ Commands = layer.CommandGenerator[None]
 
 @dataclass
 class AwaitCoroutineHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """A layer waits for a job, while other connections are served (`Recorder.await_coroutine`)."""
+    """A layer waits for a job, while other connections are served (`RecordingAddon.await_coroutine`)."""
 
     job: Callable[[], Awaitable[object]]
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
-from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
+from llmproxy.scenario.agent_adapter import AgentAdapter, OptionalAdapterAttributes
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.running.agent_caller import await_call_in_daemon_thread
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
@@ -61,11 +61,11 @@ class FunctionAgent(AgentAdapter):
 
     @property
     def session_to_bind(self) -> str | None:
-        return AdapterAttributes.of_adapter(self._found).session_to_bind
+        return OptionalAdapterAttributes.of_adapter(self._found).session_to_bind
 
     @property
     def declared_processing(self) -> Any:
-        return AdapterAttributes.of_adapter(self._found).declared_processing
+        return OptionalAdapterAttributes.of_adapter(self._found).declared_processing
 
     async def open(self, session: RunSession | None) -> None:
         """Import it once, in a turn's environment. Raises AgentUnreachable: not found; AgentError: it raised."""

@@ -24,7 +24,7 @@ from llmproxy.core.dialects.stream_events import list_stream_events
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.protocol import DEFAULT_SESSION, Mode
-from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
+from llmproxy.scenario.agent_adapter import AgentAdapter, OptionalAdapterAttributes
 from llmproxy.scenario.run_session import RunSession, bind_calls_under_name_to_session
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import (
@@ -475,7 +475,7 @@ class ServiceAgent(AgentAdapter):
 
     @property
     def declared_processing(self) -> Any:
-        return AdapterAttributes.of_adapter(self.agent).declared_processing
+        return OptionalAdapterAttributes.of_adapter(self.agent).declared_processing
 
     async def open(self, session: RunSession | None) -> None:
         self.notes, self._run = (), session

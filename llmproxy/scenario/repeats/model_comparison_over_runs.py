@@ -26,7 +26,7 @@ _FEWEST = 3  # runs for the interval of a mean
 
 
 @dataclass(frozen=True, slots=True)
-class RunComparedWithRecording:
+class RunAndRecordedBehavior:
     name: str
     policy: RunBehaviorSummary
     recorded: RunBehaviorSummary
@@ -44,11 +44,11 @@ class RunComparedWithRecording:
 class BehaviorVsRecording:
     parent: str  # cassette of the recorded run
     recorded: RunBehaviorSummary
-    runs: tuple[RunComparedWithRecording, ...]
+    runs: tuple[RunAndRecordedBehavior, ...]
     verdict: str = ""
 
     @property
-    def completed_runs(self) -> tuple[RunComparedWithRecording, ...]:
+    def completed_runs(self) -> tuple[RunAndRecordedBehavior, ...]:
         return tuple(run for run in self.runs if not run.broke_off)
 
     @property

@@ -30,14 +30,14 @@ from llmproxy.client.child_env import detect_cwd_home_date_variables
 from llmproxy.client.session_reports import explain_unreachable_provider
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, MissError, UpstreamError
 from llmproxy.protocol import AGENT
-from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
+from llmproxy.scenario.agent_adapter import AgentAdapter, OptionalAdapterAttributes
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import reject_contradictory_verdict
-from llmproxy.scenario.values.messages import ClosingMessages, convert_return_to_messages, explain_call_not_async
+from llmproxy.scenario.values.messages import UserFarewellMessages, convert_return_to_messages, explain_call_not_async
 from llmproxy.scenario.values.run_ids_and_options import describe_sys_exit
 from llmproxy.trace.observing.agent_activity import ModelCallObserver
-from llmproxy.trace.observing.tool_calls import McpServerToolCalls, ToolUse
+from llmproxy.trace.observing.tool_calls import ToolCallsAtMcpServers, ToolUse
 
 
 @dataclass
@@ -110,7 +110,11 @@ _log = logging.getLogger(__name__)
 
 def read_run_variables_from_agent_env(agent: AgentAdapter) -> list[dict[str, str]]:
     """Return the run variables of an agent, started by us or in this process; a service's are unknown."""
-    where = (os.environ, Path.cwd()) if agent.in_process else AdapterAttributes.of_adapter(agent).process_env_and_folder
+    where = (
+        (os.environ, Path.cwd())
+        if agent.in_process
+        else OptionalAdapterAttributes.of_adapter(agent).process_env_and_folder
+    )
     return detect_cwd_home_date_variables(*where) if where else []
 
 
@@ -250,7 +254,7 @@ class AgentTraffic:
         return self.wire_observer.list_tool_uses()
 
     @property
-    def server_calls(self) -> McpServerToolCalls | None:
+    def server_calls(self) -> ToolCallsAtMcpServers | None:
         """The agent's calls received by MCP servers, None without a proxy; the reader relies on it."""
         if self.session is None:
             return None
@@ -272,7 +276,7 @@ class AdapterAnswer:
     returned: ScenarioResult | list[Message]
     seconds: float
     tool_calls: Sequence[ToolUse] = ()
-    farewell: ClosingMessages | None = None
+    farewell: UserFarewellMessages | None = None
 
 
 AskAdapter = Callable[[AgentAdapter, AgentInput], Awaitable[object]]
@@ -335,7 +339,7 @@ class Caller:
         except Exception as error:
             await self._read_new_tool_calls(agent, error)
             raise
-        farewell = returned if isinstance(returned, ClosingMessages) else None
+        farewell = returned if isinstance(returned, UserFarewellMessages) else None
         return AdapterAnswer(meant, seconds, await self._read_new_tool_calls(agent), farewell)
 
     def build_timeout_error(self, agent: AgentAdapter, limit: float, *, blocked: bool = False) -> LLMProxyError:

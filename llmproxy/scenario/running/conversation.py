@@ -16,12 +16,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llmproxy.errors import MachineError
-from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
+from llmproxy.scenario.agent_adapter import AgentAdapter, OptionalAdapterAttributes
 from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller, await_call_in_daemon_thread
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
-from llmproxy.scenario.values.messages import ClosingMessages, copy_messages, copy_value, get_message_text, to_message
+from llmproxy.scenario.values.messages import (
+    UserFarewellMessages,
+    copy_messages,
+    copy_value,
+    get_message_text,
+    to_message,
+)
 from llmproxy.scenario.values.run_ids_and_options import (
     ScenarioExecutorProtocol,
     classify_run_error,
@@ -129,7 +135,7 @@ class ConversationRunner:
         self.caller, self.emitter, self.setting = caller, emitter, setting
         self.turns = SpeakingOrder(agents, state)
         self.unscripted = False
-        self.farewell: ClosingMessages | None = None
+        self.farewell: UserFarewellMessages | None = None
         """The user's farewell: the judge decides then, and no further turn begins by itself."""
         self._unheard: list[list[Message]] = [[] for _ in agents]  # by the agent's index
         self._began = caller.clock()
@@ -219,7 +225,7 @@ class ConversationRunner:
         at_limit = self.state.current_turn + 1 >= self.state.config.turn_limit
         forced = self.farewell is not None or (at_limit and would_go_on())
         if forced:  # unless it is no judge, or one that has nothing to decide
-            criteria = AdapterAttributes.of_adapter(speaker).criteria
+            criteria = OptionalAdapterAttributes.of_adapter(speaker).criteria
             forced = speaker.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
         self.unscripted = True
         return await self.call(place, JudgmentRequest() if forced else None)
@@ -323,7 +329,9 @@ class ConversationRunner:
     @property
     def criteria(self) -> tuple[str, ...]:
         judges = (agent for agent in self.agents if agent.role is AgentRole.JUDGE)
-        return tuple(str(each) for judge in judges for each in AdapterAttributes.of_adapter(judge).criteria or ())
+        return tuple(
+            str(each) for judge in judges for each in OptionalAdapterAttributes.of_adapter(judge).criteria or ()
+        )
 
 
 def is_inconclusive_result(result: ScenarioResult | None) -> bool:

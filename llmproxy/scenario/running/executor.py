@@ -27,7 +27,7 @@ from llmproxy.file_io import build_dict_without_duplicates
 from llmproxy.parsers import read_text_file_named_by_user
 from llmproxy.report.events import HOST, Handler, RedactingEventHandler, RunSettingsFromPytest, Started
 from llmproxy.report.langwatch import LangWatchEventSender, ScenarioEventBus, ScenarioEventStream
-from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
+from llmproxy.scenario.agent_adapter import AgentAdapter, OptionalAdapterAttributes
 from llmproxy.scenario.config import UNSET, OmittedArgumentSentinel, ScenarioConfig
 from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
 from llmproxy.scenario.run_session import RunSession, find_or_start_proxy
@@ -39,7 +39,7 @@ from llmproxy.scenario.running.agent_caller import (
 from llmproxy.scenario.running.conversation import ConversationRunner, ScriptActions, await_value
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionToOpen
 from llmproxy.scenario.scenario_state import ScenarioState
-from llmproxy.scenario.script import Step, proceed
+from llmproxy.scenario.script import BuiltinScriptStep, proceed
 from llmproxy.scenario.types import AgentRole, CriterionResult, Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoint_findings, reject_contradictory_verdict
 from llmproxy.scenario.values.messages import convert_json_value_to_text, copy_messages
@@ -74,7 +74,10 @@ def choose_cassette_name(
     if host.place is not None:
         return host.place(own)
     # Separates scenarios of one name, and is the same in every run.
-    steps = [[step.kind, step.said] if isinstance(step, Step) else _get_qualified_name(step) for step in script or ()]
+    steps = [
+        [step.kind, step.said] if isinstance(step, BuiltinScriptStep) else _get_qualified_name(step)
+        for step in script or ()
+    ]
     given = [options.fields, options.parameters, options.history, options.mock]
     text = json.dumps([description, steps, given], sort_keys=True, skipkeys=True, default=_get_qualified_name)
     about = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -254,7 +257,7 @@ class ScenarioExecutor(ScriptActions):
             return None
         if HOST.ready is not None:
             await asyncio.to_thread(HOST.ready)
-        models = [model for agent in self.agents for model in AdapterAttributes.of_adapter(agent).models]
+        models = [model for agent in self.agents for model in OptionalAdapterAttributes.of_adapter(agent).models]
         speaking = (each for each in self.agents if each.role is AgentRole.AGENT)
         how = {
             "mode": self.options.mode or HOST.mode or None,
@@ -308,7 +311,7 @@ class ScenarioExecutor(ScriptActions):
                 conversation.turns.skip_to(AgentRole.AGENT)
 
     async def _run_step(self, step: ScriptStep) -> object:
-        if isinstance(step, Step):
+        if isinstance(step, BuiltinScriptStep):
             return await self._run_step_function(step)
         if (session := self.lifecycle.session) is not None:
             self.lifecycle.unattributed = await session.count_unattributed()
@@ -329,7 +332,7 @@ class ScenarioExecutor(ScriptActions):
     async def _run_step_function(self, step: ScriptStep) -> object:
         value: Any = await await_value(step(self.conversation.state))
         for _ in range(_NESTED):
-            if not (isinstance(value, Step) or inspect.isfunction(value)):
+            if not (isinstance(value, BuiltinScriptStep) or inspect.isfunction(value)):
                 break
             value = await await_value(value(self.conversation.state))
         return value

@@ -109,7 +109,7 @@ def _explain_wrong_return(returned: object, author: str) -> str:
     )
 
 
-class ClosingMessages(list[Message]):
+class UserFarewellMessages(list[Message]):
     """Last messages. The judge is next, and has to decide."""
 
     def __init__(self, messages: Iterable[Message] = (), *, reached: bool | None = None) -> None:

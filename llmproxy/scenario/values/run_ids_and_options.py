@@ -21,7 +21,7 @@ from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.report.events import HandlerLike, Status, convert_to_event_handlers
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
-from llmproxy.trace.observing.tool_calls import McpServerToolCalls, ToolUse
+from llmproxy.trace.observing.tool_calls import ToolCallsAtMcpServers, ToolUse
 
 DEFAULT_SET = "default"
 _BATCH = "SCENARIO_BATCH_RUN_ID"
@@ -144,7 +144,7 @@ class ScenarioExecutorProtocol(Protocol):
     marks: list[str]
     from_cache: list[str]
     wire_calls: Sequence[ToolUse] | None
-    wire_served: McpServerToolCalls | None
+    wire_served: ToolCallsAtMcpServers | None
     wire_unread: str
     wire_by_message: Mapping[int, Sequence[ToolUse]]
     unattributed: int

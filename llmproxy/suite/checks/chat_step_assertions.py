@@ -206,7 +206,7 @@ def check_text(wanted: Response, answer: str, scope: CaseVariables) -> list[Asse
     ]
 
 
-def check_usage(
+def check_token_usage_and_cost(
     wanted: Usage, step: AgentActivity, scope: CaseVariables, name: str = "usage", where: str = ""
 ) -> list[Assertion]:
     """Check tokens, calls and cost; an unknown value is an error, unless the known part decides."""
@@ -216,10 +216,11 @@ def check_usage(
     for key, matcher in wanted.numbers.items():
         made += _check_usage_number(f"{name}.{key}", key, matcher, step, scope, estimate=wanted.estimate, where=where)
     for number, branch in enumerate(wanted.all_of or ()):
-        made += check_usage(branch, step, scope, f"{name}.allOf[{number}]", where)
+        made += check_token_usage_and_cost(branch, step, scope, f"{name}.allOf[{number}]", where)
     if wanted.any_of:
         branches = [
-            check_usage(branch, step, scope, f"{name}.anyOf[{n}]", where) for n, branch in enumerate(wanted.any_of)
+            check_token_usage_and_cost(branch, step, scope, f"{name}.anyOf[{n}]", where)
+            for n, branch in enumerate(wanted.any_of)
         ]
         made.append(_combine_any_of(f"{name}.anyOf", branches, where))
     return made
@@ -456,7 +457,7 @@ def evaluate_step_traffic_assertions(
         wanted = step.server_tools or {}
         made += check_mcp_server_calls(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
     if step.usage is not None:
-        made += check_usage(step.usage, measured, context.scope)
+        made += check_token_usage_and_cost(step.usage, measured, context.scope)
     if step.message_processing is not None:
         before = [each for each in context.wire.calls if each.call.seq <= window.after]
         found = find_history_edits(measured, before, continues=window.continues, spoken=context.spoken)

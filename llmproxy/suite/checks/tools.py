@@ -28,7 +28,12 @@ from llmproxy.suite.matchers.registry import MatcherOutcomeKind, get_value_at_do
 from llmproxy.suite.matchers.variables import CaseVariables, StepError
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentActivity
-from llmproxy.trace.observing.tool_calls import McpServerToolCalls, SeenModelCall, ToolUse, diff_asked_and_served_calls
+from llmproxy.trace.observing.tool_calls import (
+    SeenModelCall,
+    ToolCallsAtMcpServers,
+    ToolUse,
+    diff_model_and_mcp_tool_calls,
+)
 from llmproxy.trace.reading.decoded_exchange import list_declared_argument_names
 
 _PREFIX = re.compile(r"__|[./:]")
@@ -261,7 +266,7 @@ def check_expected_tool_calls(
 
 
 def check_mcp_server_calls(
-    tools: Tools, asked: AgentActivity, served: McpServerToolCalls, scope: CaseVariables, *, as_asked: bool = False
+    tools: Tools, asked: AgentActivity, served: ToolCallsAtMcpServers, scope: CaseVariables, *, as_asked: bool = False
 ) -> list[Assertion]:
     """Check the calls that MCP servers received in a step; `as_asked`: they equal the models' calls."""
     keys = [*(f"{_SERVED}.{name}" for name in tools), *([_AS_ASKED] if as_asked else [])]
@@ -287,13 +292,13 @@ def check_mcp_server_calls(
     if as_asked and asked.unreadable:
         made.append(make_error_assertion(_AS_ASKED, explain_unreadable_answers(asked), where=asked.unreadable[0].label))
     elif as_asked:
-        differences = diff_asked_and_served_calls(asked.tools, served)
+        differences = diff_model_and_mcp_tool_calls(asked.tools, served)
         message = "; ".join(differences[:_SHOWN])
         made.append(assertion(_AS_ASKED, message, holds=not differences, where=_first_call_label(served.tools)))
     return made
 
 
-def _check_listed_by_server(name: str, served: McpServerToolCalls, *, offered: bool) -> Assertion:
+def _check_listed_by_server(name: str, served: ToolCallsAtMcpServers, *, offered: bool) -> Assertion:
     key, there = f"{_SERVED}.{name}.offered", name in served.listed
     if not served.listed:
         return make_error_assertion(key, "no server listed its tools in this run")

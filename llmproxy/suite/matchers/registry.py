@@ -30,7 +30,7 @@ _SEARCHES = re.compile(r"""\.\.|\[[*?'"-]|(?:^|\.)\*(?:\.|$)""")
 """JSONPath syntax that our paths lack: search, every item, filters, items from the end, quoted names."""
 Objection = Callable[[Any], str]
 """Operand as written -> problem, as text after the matcher's name (`` takes a list``); or ""."""
-REGISTRY: dict[str, AssertionMatcherDefinition] = {}
+REGISTRY: dict[str, MatcherRegistryEntry] = {}
 """YAML name -> matcher; filled by the decorator when `matchers.apply` is imported, and unchanged afterwards."""
 MODIFIERS: dict[str, tuple[Mapping[str, Any], str, tuple[str, ...]]] = {
     "ignoreCase": (
@@ -235,7 +235,7 @@ Rule = Callable[[Any, ValueToCheck], Match]
 
 
 @dataclass(frozen=True, slots=True)
-class AssertionMatcherDefinition:
+class MatcherRegistryEntry:
     rule: Rule
     schema: Mapping[str, Any]
     help: str
@@ -249,7 +249,7 @@ def register_matcher(
     objection: Objection = lambda _: "", raw: bool = False,
 ) -> Callable[[Rule], Rule]:  # fmt: skip
     def register(rule: Rule) -> Rule:
-        REGISTRY[name] = AssertionMatcherDefinition(rule, schema, help, objection, raw)
+        REGISTRY[name] = MatcherRegistryEntry(rule, schema, help, objection, raw)
         return rule
 
     return register

@@ -20,7 +20,7 @@ from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.report.events import Assertion, Started, Status, Step
-from llmproxy.scenario.agent_adapter import AdapterAttributes
+from llmproxy.scenario.agent_adapter import OptionalAdapterAttributes
 from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionToOpen
 from llmproxy.scenario.types import AgentRole
@@ -28,7 +28,7 @@ from llmproxy.scenario.values.run_ids_and_options import classify_run_error, des
 from llmproxy.suite.checks.chat_step_assertions import (
     TrafficWindowStart,
     check_answer_assertions,
-    check_usage,
+    check_token_usage_and_cost,
     evaluate_step_traffic_assertions,
     explain_unseen_traffic,
     list_hosted_tools_not_checked,
@@ -77,7 +77,7 @@ from llmproxy.trace.observing.agent_activity import (
     find_oldest_replayed_answer_time,
     sum_recorded_agent_call_times,
 )
-from llmproxy.trace.observing.tool_calls import diff_asked_and_served_calls
+from llmproxy.trace.observing.tool_calls import diff_model_and_mcp_tool_calls
 from llmproxy.yaml_reader import YamlPlace
 
 _DONE = re.compile(
@@ -189,7 +189,7 @@ def _list_traffic_remarks(
         made.append(f"not counted, since the provider runs it: {uncounted} (`includeHosted: true` counts it)")
     if step.observe != "none" and not measured.unreadable:
         served, asked = context.wire.read_tool_server_calls(window.after), measured.tools
-        if not served.unknown_reason and (differing := diff_asked_and_served_calls(asked, served)):
+        if not served.unknown_reason and (differing := diff_model_and_mcp_tool_calls(asked, served)):
             made.append("; ".join(differing[:_TOLD]))
     return made
 
@@ -391,7 +391,11 @@ class _CaseRun:
             return
         measured = context.wire.build_step(0)
         reason = explain_unseen_traffic(context, wanted, measured)
-        made = [make_error_assertion("usage", reason)] if reason else check_usage(wanted, measured, context.scope)
+        made = (
+            [make_error_assertion("usage", reason)]
+            if reason
+            else check_token_usage_and_cost(wanted, measured, context.scope)
+        )
         index = len(self.steps)
         self._emit_step(
             Step(run_id=self.emitter.about.run_id, index=index, kind="usage", label="all steps"), StepResult(wire=made)
@@ -430,7 +434,7 @@ class _CaseRun:
         report = None if context is None else lifecycle.report
         labels: list[str] = []
         if context is not None:
-            labels += [*context.labels, *AdapterAttributes.of_adapter(context.agent).notes]
+            labels += [*context.labels, *OptionalAdapterAttributes.of_adapter(context.agent).notes]
             labels += [*context.rows.remarks, *lifecycle.problems, *lifecycle.late]
         if report is not None and report.served_failures:
             labels.append(format_count(report.served_failures, "recorded failure"))

@@ -24,7 +24,7 @@ from llmproxy.core.faults.parsing import BadFaults, parse_session_faults
 from llmproxy.errors import AgentError, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Status
-from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
+from llmproxy.scenario.agent_adapter import AgentAdapter, OptionalAdapterAttributes
 from llmproxy.scenario.config import UNSET_ZERO, ScenarioConfig
 from llmproxy.scenario.judge_agent import JudgeAgent
 from llmproxy.scenario.models.errors import ModelNotSet
@@ -38,7 +38,7 @@ from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, CriterionResult, Message, ScenarioResult
 from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, resolve_persona_name_file_or_text
 from llmproxy.scenario.values.messages import (
-    ClosingMessages,
+    UserFarewellMessages,
     convert_return_to_messages,
     format_value,
     get_message_text,
@@ -180,7 +180,7 @@ class SuiteAgentCaller:
 
         def too_long(limit: float) -> AgentError:
             more = "`timeout: 120s` beside `chat`, or `defaults: {stepTimeout: 120s}`, allows more."
-            hint = "\n".join(filter(None, [AdapterAttributes.of_adapter(agent).silence_hint, more]))
+            hint = "\n".join(filter(None, [OptionalAdapterAttributes.of_adapter(agent).silence_hint, more]))
             return AgentError(f"{name} gave no answer within {limit:g} s.", hint=hint)
 
         try:
@@ -217,7 +217,7 @@ def _get_last_answer_text(messages: list[Message]) -> str:
 
 
 def _name_agent(agent: AgentAdapter) -> str:
-    return AdapterAttributes.of_adapter(agent).who or type(agent).__name__
+    return OptionalAdapterAttributes.of_adapter(agent).who or type(agent).__name__
 
 
 @dataclass(slots=True)
@@ -339,7 +339,7 @@ class StepContext:
 
     async def on_answer(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
         """Read the traffic until it is quiet: it belongs to the answer. Raises MissError."""
-        if (declared := AdapterAttributes.of_adapter(self.agent).declared_processing) is not None:
+        if (declared := OptionalAdapterAttributes.of_adapter(self.agent).declared_processing) is not None:
             self.declared.append((self.index, declared))
         await self.wait_for_quiet()
         conversation.windows[len(conversation.messages)] = self._start, self.traffic.seen
@@ -486,7 +486,7 @@ def _build_no_model_error(who: str, step: str, default: str) -> SuiteError:
     )
 
 
-def _judge_goal_by_farewell(said: Simulation, farewell: ClosingMessages | None) -> Assertion:
+def _judge_goal_by_farewell(said: Simulation, farewell: UserFarewellMessages | None) -> Assertion:
     name, expected = "simulate.goal", "the user says that the goal was reached"
     if farewell is None:
         turns = f"{said.max_turns} {'turn' if said.max_turns == 1 else 'turns'}"

@@ -25,7 +25,13 @@ from llmproxy.suite.matchers.apply import (
 from llmproxy.suite.matchers.compare import is_reference
 from llmproxy.suite.matchers.registry import MODIFIERS, explain_invalid_json_path, quote
 from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
-from llmproxy.suite.schema.base_nodes import Node, add_problem, build_type_error, build_value_error, describe_value
+from llmproxy.suite.schema.base_nodes import (
+    SuiteModelBase,
+    add_problem,
+    build_type_error,
+    build_value_error,
+    describe_value,
+)
 from llmproxy.yaml_reader import Problems, YamlMapping, get_yaml_place
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
@@ -220,7 +226,7 @@ Every = Annotated[
 """As `Fields`; or whether all keys must hold of every call (true), or of one (false)."""
 
 
-class SetupItem(Node):
+class SetupItem(SuiteModelBase):
     """A row that is inserted into the store before the scenario begins."""
 
     insert: Entity
@@ -233,7 +239,7 @@ class SetupItem(Node):
     """Whether `as` may replace an earlier row of that name."""
 
 
-class RowSelection(Node):
+class RowSelection(SuiteModelBase):
     entity: Entity
     """Entity of the rows."""
     id: Value | None = None
@@ -281,7 +287,7 @@ class WaitFor(RowSelection):
     """Polling interval."""
 
 
-class PauseFor(Node):
+class PauseFor(SuiteModelBase):
     """Waits for a fixed time."""
 
     seconds: Pause | None = None
@@ -303,7 +309,7 @@ Evidence = Literal["declared", "proven", "inferred"]
 """Evidence of a finding about the agent's message processing, strongest first."""
 
 
-class NodeRequiringAnAssertion(Node):
+class NodeRequiringAnAssertion(SuiteModelBase):
     """A node that must assert something."""
 
     quiet: ClassVar[frozenset[str]] = frozenset()
@@ -320,7 +326,7 @@ class NodeRequiringAnAssertion(Node):
         return self
 
 
-class Judging(Node):
+class Judging(SuiteModelBase):
     """Criteria for a judge about the conversation."""
 
     criteria: Annotated[tuple[Text, ...], Field(min_length=1)]
@@ -461,7 +467,7 @@ class Response(NodeRequiringAnAssertion):
         return super().prepare_value(data, info)
 
 
-class Created(Node):
+class Created(SuiteModelBase):
     """Rows that did not exist when the step began."""
 
     entity: Entity

@@ -43,7 +43,7 @@ def add_problem(info: ValidationInfo, place: YamlPlace | None, message: str, hin
     info.context.add(place, message, hint)
 
 
-class Node(BaseModel):
+class SuiteModelBase(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=to_camel, use_attribute_docstrings=True, protected_namespaces=()
     )

@@ -40,7 +40,7 @@ from llmproxy.suite.schema.assertions import (
     Verify,
     WaitFor,
 )
-from llmproxy.suite.schema.base_nodes import Node, add_problem, build_type_error, build_value_error
+from llmproxy.suite.schema.base_nodes import SuiteModelBase, add_problem, build_type_error, build_value_error
 
 Observe = Literal["wire", "none"]
 """Whether the agent's LLM traffic passes the proxy; with `none` it cannot be asserted."""
@@ -66,7 +66,7 @@ Snapshot = Annotated[bool | Literal["names", "arguments"], BeforeValidator(_vali
 """Part of the calls that is compared with the snapshot of `--update`."""
 
 
-class StepBase(Node):
+class StepBase(SuiteModelBase):
     """Keys common to all steps."""
 
     kind: ClassVar[str] = ""
@@ -155,7 +155,7 @@ class ChatStep(Talk):
     """The user's message; may refer to captured rows."""
 
 
-class Persona(Node):
+class Persona(SuiteModelBase):
     """The simulated user's persona."""
 
     name: Text | None = None
@@ -164,7 +164,7 @@ class Persona(Node):
     """Their way of speaking, knowledge and wishes."""
 
 
-class Simulation(Node):
+class Simulation(SuiteModelBase):
     """A conversation with a model in the user's place."""
 
     goal: Text
@@ -284,7 +284,7 @@ VERSION = 1
 """Version of the format."""
 
 
-class CommandOrPythonHook(Node):
+class CommandOrPythonHook(SuiteModelBase):
     command: Text | Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
     """A command line, or its words; run in the suite's folder. Exit code 0 is success, anything else an error."""
     python: Text | None = None
@@ -303,7 +303,7 @@ class Hook(CommandOrPythonHook):
         return self
 
 
-class Hooks(Node):
+class Hooks(SuiteModelBase):
     """Actions around scenarios. A failing one is an error of the environment."""
 
     before_all: tuple[Hook, ...] = ()
@@ -336,7 +336,7 @@ class Teardown(CommandOrPythonHook):
         return self
 
 
-class Defaults(Node):
+class Defaults(SuiteModelBase):
     """Defaults of the suite's scenarios."""
 
     user_id: Text | None = None
@@ -372,7 +372,7 @@ def _accept_file_name_in_schema(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [*schema["anyOf"], {"type": "string", "minLength": 1}]
 
 
-class Scenario(Node):
+class Scenario(SuiteModelBase):
     """One test case: existing rows, steps in order, assertions about the results."""
 
     id: Text
@@ -438,7 +438,7 @@ class Scenario(Node):
         return self.name or self.id
 
 
-class IncludedPart(Node):
+class IncludedPart(SuiteModelBase):
     """Content that suites may share by `include`."""
 
     nullable = frozenset({"agent", "store", "proxy"})

@@ -229,11 +229,11 @@ def build_suite_store(
         maps = parse_suite_entity_table_mappings(entities, user)
         return SqlEntityStore(_require_text(given, kind), folder, maps, user=user, reset=policy.reset)
     if kind == "http":
-        from llmproxy.suite.stores.http import HttpEntityStore, parse_entity_http_endpoints, parse_store_reset_request
+        from llmproxy.suite.stores.http import HttpEntityStore, parse_entity_http_endpoints, parse_reset_http_template
 
         headers = {str(k): str(v) for k, v in _require_mapping(given, "headers").items()}
         spoken = {name: parse_entity_http_endpoints(name, value) for name, value in entities.items()}
-        again = parse_store_reset_request(policy.target) if policy.reset == "http" else None
+        again = parse_reset_http_template(policy.target) if policy.reset == "http" else None
         return HttpEntityStore(
             _require_text(given, kind), spoken, headers=headers, timeout=_read_timeout(given), reset=again
         )

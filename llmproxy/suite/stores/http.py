@@ -142,7 +142,7 @@ def _read_path(given: Mapping[str, Any], at: str, member: str) -> ValuePath | No
     return None if given.get(member) is None else parse_value_path(str(given[member]), f"{at}.{member}")
 
 
-def parse_store_reset_request(text: str) -> StoreRequestTemplate:
+def parse_reset_http_template(text: str) -> StoreRequestTemplate:
     """Read the request of `reset: {http: ...}`. Raises SuiteError."""
     method, _, address = text.partition(" ")
     if not address.startswith("/"):

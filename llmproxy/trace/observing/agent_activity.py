@@ -28,11 +28,11 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.tool_calls import (
     LiveAndRecordedExchangeTimes,
-    McpServerToolCalls,
     PossiblyIncompleteSum,
     SeenModelCall,
+    ToolCallsAtMcpServers,
     ToolUse,
-    diff_asked_and_served_calls,
+    diff_model_and_mcp_tool_calls,
     read_calls_received_by_mcp_servers,
     sum_usage_of_model_calls,
 )
@@ -241,7 +241,7 @@ class ModelCallObserver:
             replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
         )
 
-    def read_tool_server_calls(self, after: int = 0) -> McpServerToolCalls:
+    def read_tool_server_calls(self, after: int = 0) -> ToolCallsAtMcpServers:
         """Return what servers of tools got in calls after number `after`. Raises as `calls`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
@@ -336,7 +336,7 @@ def list_mcp_tool_call_mismatches(made: Iterable[Interaction]) -> list[str]:
     served = wire.read_tool_server_calls()
     if served.unknown_reason or not any(each.is_chat for each in wire.calls) or wire.build_step(0).unreadable:
         return []
-    return diff_asked_and_served_calls(wire.list_tool_uses(), served)
+    return diff_model_and_mcp_tool_calls(wire.list_tool_uses(), served)
 
 
 def _interaction_to_call(number: int, made: Interaction) -> Call:

@@ -149,7 +149,7 @@ def format_interaction_label(interaction: int | None, seq: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class McpServerToolCalls:
+class ToolCallsAtMcpServers:
     tools: Sequence[ToolUse] = ()
     """Each received call, in order of arrival; `output` is the returned result, None unless complete."""
     names: frozenset[str] = frozenset()
@@ -169,7 +169,7 @@ class McpServerToolCalls:
 
 def read_calls_received_by_mcp_servers(
     calls: Iterable[tuple[Call, Interaction | None]], after: int
-) -> McpServerToolCalls:
+) -> ToolCallsAtMcpServers:
     tools, unread, called, listed, seen = list[ToolUse](), list[str](), set[str](), set[str](), False
     for call, made in calls:
         seen = True
@@ -188,7 +188,7 @@ def read_calls_received_by_mcp_servers(
             unread.append(format_interaction_label(call.interaction, call.seq))
         else:
             tools.append(use)
-    return McpServerToolCalls(tools, frozenset(called | listed), frozenset(listed), seen, unread)
+    return ToolCallsAtMcpServers(tools, frozenset(called | listed), frozenset(listed), seen, unread)
 
 
 def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
@@ -201,7 +201,7 @@ def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
     )  # fmt: skip
 
 
-def diff_asked_and_served_calls(asked: Sequence[ToolUse], served: McpServerToolCalls) -> list[str]:
+def diff_model_and_mcp_tool_calls(asked: Sequence[ToolUse], served: ToolCallsAtMcpServers) -> list[str]:
     """List differences, in any order, of models' calls from servers' received ones, without an agent's own tools."""
     sides: dict[str, tuple[list[ToolUse], list[ToolUse]]] = defaultdict(lambda: ([], []))
     for use in asked:

@@ -72,7 +72,7 @@ _PREFIX = re.compile(r"__|[./:]")
 
 
 @dataclass(slots=True, eq=False)
-class SpanHeldUntilComplete:
+class QueuedTraceSpan:
     span: Span
     ready: bool
     size: int
@@ -80,11 +80,11 @@ class SpanHeldUntilComplete:
 
 class IncompleteSpanQueue:
     def __init__(self) -> None:
-        self._waiting: deque[SpanHeldUntilComplete] = deque()
+        self._waiting: deque[QueuedTraceSpan] = deque()
         self._size = 0
 
-    def add_span(self, span: Span, *, ready: bool = True, size: int = 0) -> SpanHeldUntilComplete:
-        entry = SpanHeldUntilComplete(span, ready, size)
+    def add_span(self, span: Span, *, ready: bool = True, size: int = 0) -> QueuedTraceSpan:
+        entry = QueuedTraceSpan(span, ready, size)
         self._waiting.append(entry)
         self._size += size
         return entry
@@ -157,8 +157,8 @@ def build_tool_identity_attributes(call: ToolCall) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class FailedCallSpansAwaitingRetry:
-    request: SpanHeldUntilComplete
-    response: SpanHeldUntilComplete
+    request: QueuedTraceSpan
+    response: QueuedTraceSpan
     attempts: int = 1
 
 
@@ -334,7 +334,7 @@ class InteractionsToSpansConverter:
             self._carried.add(call.id)
         self._line.add_span(span)
 
-    def _convert_to_attempt(self, failed: FailedCallSpansAwaitingRetry) -> SpanHeldUntilComplete:
+    def _convert_to_attempt(self, failed: FailedCallSpansAwaitingRetry) -> QueuedTraceSpan:
         """Turn a failed answer into an attempt: the request stays one, and its usage is not added."""
         span = failed.response.span
         span.kind, span.name = SpanKind.AGENT_STEP, "llm_attempt"

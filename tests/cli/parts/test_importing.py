@@ -10,7 +10,7 @@ from llmproxy.cli.parts.import_files import (
     RecordingFileToImport,
     group_files_by_cassette,
     load_stored_or_file_cassette,
-    read_exchanges,
+    read_exchanges_from_import_files,
 )
 from llmproxy.core.cassettes.formats import get_format
 from llmproxy.core.keys.user_rules import Rules
@@ -35,7 +35,7 @@ def test_a_file_for_each_exchange() -> None:
     """Where every exchange has its own file the folder is the cassette, whatever lies below it."""
     work = group_files_by_cassette([FORMATS / "ddapm", FORMATS / "aimock"], None)
     assert {name: len(pieces) for name, pieces in work.items()} == {"ddapm": 6, "aimock": 6}
-    assert len(read_exchanges(work["aimock"])) == 12
+    assert len(read_exchanges_from_import_files(work["aimock"])) == 12
 
 
 def test_a_forced_format_is_that_of_every_file(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from llmproxy.core.bindings import (
     Mismatch,
     RunVariable,
     fill_in_present_values,
-    match_request_values,
+    match_requests_with_bindings,
 )
 from llmproxy.core.bindings.leaf_pairs import pair_request_leaves
 from llmproxy.core.bindings.request_comparison import rewrite_chat_message_with_bindings
@@ -48,8 +48,8 @@ def test_the_outcome_is_that_of_the_comparison_of_leaves(operation: str) -> None
         for known in (None, _some_ids(rng, before)):
             for _ in range(3):
                 for each in presents:
-                    wanted = match_request_values(bindings, before, each, known)
-                    assert match_request_values(bindings, before, each, known, fitted) == wanted, seed
+                    wanted = match_requests_with_bindings(bindings, before, each, known)
+                    assert match_requests_with_bindings(bindings, before, each, known, fitted) == wanted, seed
         settled += any(pair.texts for each in presents for pair in pair_request_leaves(before, each, fitted).messages)
     assert settled > len(SEEDS) // 4
 
@@ -79,10 +79,10 @@ def test_a_near_duplicate_is_a_miss_after_any_number_of_hits(name: str) -> None:
         MatchedMessageCache(),
     )
     for _ in range(3):
-        assert isinstance(match_request_values(bindings, recorded, near._present(), None, fitted), Fit)
+        assert isinstance(match_requests_with_bindings(bindings, recorded, near._present(), None, fitted), Fit)
     present = near.plant(name)
-    result = narrow(Mismatch, match_request_values(bindings, recorded, present, None, fitted))
-    assert result == match_request_values(bindings, recorded, present)
+    result = narrow(Mismatch, match_requests_with_bindings(bindings, recorded, present, None, fitted))
+    assert result == match_requests_with_bindings(bindings, recorded, present)
 
 
 def _chat(*messages: Json) -> Json:
@@ -109,7 +109,7 @@ def test_equal_in_python_or_as_written_is_not_equal_in_json(recorded: list[Json]
         fitted = MatchedMessageCache()
         for expected in fits * 2:
             asked = copy.deepcopy(before) if expected else now
-            assert isinstance(match_request_values(bindings, before, asked, None, fitted), Fit) is expected
+            assert isinstance(match_requests_with_bindings(bindings, before, asked, None, fitted), Fit) is expected
 
 
 def test_an_id_that_a_tool_makes_later_counts_in_what_fitted_before() -> None:
@@ -117,9 +117,11 @@ def test_an_id_that_a_tool_makes_later_counts_in_what_fitted_before() -> None:
     bindings, fitted = Bindings(A, B), MatchedMessageCache()
     before, now = (_chat(user("in " + cwd), *used("run", "{}", "made c0ffee12")) for cwd in ("/tmp/a", "/srv/b"))
     for _ in range(3):
-        assert isinstance(match_request_values(bindings, before, now, None, fitted), Fit)
+        assert isinstance(match_requests_with_bindings(bindings, before, now, None, fitted), Fit)
     known = IdPairs([IdPair("made", "hex", "c0ffee12", "beefbeef")])
-    assert narrow(Mismatch, match_request_values(bindings, before, now, known, fitted)).why is MisfitReason.LEAKED
+    assert (
+        narrow(Mismatch, match_requests_with_bindings(bindings, before, now, known, fitted)).why is MisfitReason.LEAKED
+    )
 
 
 def test_a_message_after_another_call_is_that_tools_result() -> None:
@@ -131,8 +133,12 @@ def test_a_message_after_another_call_is_that_tools_result() -> None:
     now = {**second, "content": "Chunk ID: ddeeff\n/srv/b"}
     fitted = MatchedMessageCache()
     for _ in range(3):
-        assert isinstance(match_request_values(bindings, _chat(read, second), _chat(read, now), None, fitted), Mismatch)
-        assert isinstance(match_request_values(bindings, _chat(first, second), _chat(first, now), None, fitted), Fit)
+        assert isinstance(
+            match_requests_with_bindings(bindings, _chat(read, second), _chat(read, now), None, fitted), Mismatch
+        )
+        assert isinstance(
+            match_requests_with_bindings(bindings, _chat(first, second), _chat(first, now), None, fitted), Fit
+        )
 
 
 def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
@@ -141,7 +147,7 @@ def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
     before, now = (_chat(*used("run", json.dumps({"path": cwd}))) for cwd in ("/tmp/a", "/srv/\u00fcb"))
     fitted = MatchedMessageCache()
     for _ in range(3):
-        fit = narrow(Fit, match_request_values(bindings, before, now, None, fitted))
+        fit = narrow(Fit, match_requests_with_bindings(bindings, before, now, None, fitted))
         assert fit.chosen == {"/tmp/a": {"/srv/\u00fcb"}}
 
 

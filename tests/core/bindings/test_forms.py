@@ -23,7 +23,7 @@ from llmproxy.core.bindings import (
     VolatileField,
     build_run_variable,
     build_value_independent_key,
-    match_request_values,
+    match_requests_with_bindings,
     rewrite_answer,
 )
 from llmproxy.core.bindings.created_id_pairs import RecordedIdFinder
@@ -39,7 +39,7 @@ from tests.support.narrowing import known, narrow
 
 def _fits(recorded: str, present: str, before: list[RunVariable], now: list[RunVariable], role: str = "user") -> bool:
     one, other = ({"messages": [{"role": role, "content": text}]} for text in (recorded, present))
-    return isinstance(match_request_values(Bindings(before, now), one, other), Fit)
+    return isinstance(match_requests_with_bindings(Bindings(before, now), one, other), Fit)
 
 
 def _paths(**values: str) -> list[RunVariable]:
@@ -233,11 +233,13 @@ def test_the_scope_leaves_less() -> None:
     """``paths``: cwd, home, tmp; ``none``: nothing but equal requests."""
     before, now = [*A, RunVariable("date", "2026-11-22")], [*B, RunVariable("date", "2026-11-23")]
     bodies = [{"system": f"{cwd} {day}"} for cwd, day in (("/tmp/a", "2026-11-22"), ("/srv/ci/b c", "2026-11-23"))]
-    assert isinstance(match_request_values(Bindings(before, now), bodies[0], bodies[1]), Fit)
+    assert isinstance(match_requests_with_bindings(Bindings(before, now), bodies[0], bodies[1]), Fit)
     assert isinstance(
-        match_request_values(Bindings(before, now, scope=BindingPolicy.PATHS), bodies[0], bodies[1]), Mismatch
+        match_requests_with_bindings(Bindings(before, now, scope=BindingPolicy.PATHS), bodies[0], bodies[1]), Mismatch
     )
-    assert isinstance(match_request_values(Bindings(before, now, scope=BindingPolicy.NONE), bodies[0], bodies[0]), Fit)
+    assert isinstance(
+        match_requests_with_bindings(Bindings(before, now, scope=BindingPolicy.NONE), bodies[0], bodies[0]), Fit
+    )
     assert not Bindings(before, now, scope=BindingPolicy.NONE)
 
 
@@ -280,7 +282,7 @@ def test_whatever_fits_is_a_candidate(recorded: str) -> None:
             for text in form.present:
                 for around in AROUND:
                     one, other = around.format(form.recorded), around.format(text)
-                    if isinstance(match_request_values(bindings, _asked(one), _asked(other)), Fit):
+                    if isinstance(match_requests_with_bindings(bindings, _asked(one), _asked(other)), Fit):
                         fitted += 1
                         assert _key(one) == _key(other), (one, other)
                         typed = known(read_last_user_text(_canonical(other)))
@@ -375,7 +377,7 @@ def test_no_value_breaks_anything_or_changes_what_is_another_thing(name: str) ->
             sides = [build_run_variable(name, value)], [build_run_variable(name, other)]
             bindings = Bindings(*sides)
             text = f"in {value} and {value}/x, {OTHERS}"
-            fit = match_request_values(bindings, asked(text), asked(text))
+            fit = match_requests_with_bindings(bindings, asked(text), asked(text))
             assert isinstance(fit, Fit), fit
             rewrite_answer(bindings, fit, answer(text))
             without = answer(OTHERS)
@@ -401,7 +403,7 @@ def test_a_variable_that_is_the_folder_s_name_may_stand_in_a_member_and_in_a_pat
     before, now = (
         {"messages": [*used("open", {"project": it}), *used("ls", {"path": f"../{it}/x"})]} for it in ("alpha", "beta")
     )
-    assert isinstance(match_request_values(Bindings(recorded, present), before, now), Fit)
+    assert isinstance(match_requests_with_bindings(Bindings(recorded, present), before, now), Fit)
 
 
 def test_a_number_of_a_volatile_field_is_no_short_id_of_another_one() -> None:
@@ -417,8 +419,11 @@ def test_a_number_of_a_volatile_field_is_no_short_id_of_another_one() -> None:
             ]
         }
 
-    assert isinstance(match_request_values(bindings, calls(7, 7), calls(9, 7)), Fit)
-    assert narrow(Mismatch, match_request_values(bindings, calls("7", "7"), calls("9", "7"))).why is MisfitReason.LEAKED
+    assert isinstance(match_requests_with_bindings(bindings, calls(7, 7), calls(9, 7)), Fit)
+    assert (
+        narrow(Mismatch, match_requests_with_bindings(bindings, calls("7", "7"), calls("9", "7"))).why
+        is MisfitReason.LEAKED
+    )
 
 
 @pytest.mark.parametrize("blank", [" ", "\n", "\t"])

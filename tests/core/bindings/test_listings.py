@@ -10,7 +10,7 @@ from llmproxy.core.bindings import (
     Mismatch,
     RunVariable,
     build_run_variable,
-    match_request_values,
+    match_requests_with_bindings,
     parse_volatile_field,
 )
 from llmproxy.core.bindings.volatile_result_fields import OUTSIDE, SYSTEM, load_builtin_volatile_fields
@@ -38,7 +38,7 @@ def fit(recorded: str, present: str, *, user: str = "ann", folder: str = "/wk", 
         {"messages": used("sh", {"cmd": f"ls -la {cwd}"}, listed)}
         for listed, cwd in ((recorded, "/tmp/a/project"), (present, folder))
     )
-    return match_request_values(bindings, before, now)
+    return match_requests_with_bindings(bindings, before, now)
 
 
 def test_a_parent_elsewhere_moves_all_columns_and_is_no_difference() -> None:
@@ -117,7 +117,7 @@ def _status(recorded: str, present: str, declared: tuple[str, str]) -> Fit | Mis
     """Hold two system texts of Claude Code against each other."""
     before, now = ([build_run_variable("git_status", each)] for each in declared)
     mine, theirs = ({"system": f"Status:\n{each}\n\nRecent commits:\n1a2b3c4 Begin"} for each in (recorded, present))
-    return match_request_values(Bindings(before, now), mine, theirs)
+    return match_requests_with_bindings(Bindings(before, now), mine, theirs)
 
 
 @pytest.mark.parametrize(("recorded", "present", "declared"), [
@@ -149,7 +149,7 @@ def fit_git_lines(recorded: str, present: str, *, kept: bool = True) -> Fit | Mi
     recorded_by, present_by = ([RunVariable(*each) for each in run.items()] for run in (mine, now))
     asked = user("Who is Ann Smith <ann@example.com> on main?")
     before, after = ({"messages": [asked, *used("sh", {"cmd": "git log"}, log)]} for log in (recorded, present))
-    return match_request_values(Bindings(recorded_by, present_by), before, after)
+    return match_requests_with_bindings(Bindings(recorded_by, present_by), before, after)
 
 
 @pytest.mark.parametrize(("recorded", "present", "fits"), [
@@ -240,7 +240,7 @@ def test_what_claude_code_and_qwen_code_note_of_their_sub_agents_varies(
     result: str, said: str, changed: dict[str, str], *, fits: bool
 ) -> None:
     """Ids, tokens and milliseconds, where the agent writes them; nothing that an agent or a user said."""
-    found = match_request_values(
+    found = match_requests_with_bindings(
         Bindings((), (), load_builtin_volatile_fields()), ask(result, said, THEN), ask(result, said, NOW | changed)
     )
     assert isinstance(found, Fit) is fits, found
@@ -276,7 +276,9 @@ def test_what_codex_and_opencode_note_of_their_sub_agents_varies(
     def said(values: dict[str, str]) -> dict[str, object]:
         return {"messages": used(tool, "{}", result.format(**values))}
 
-    found = match_request_values(Bindings((), (), load_builtin_volatile_fields()), said(CARVER), said(HUME | changed))
+    found = match_requests_with_bindings(
+        Bindings((), (), load_builtin_volatile_fields()), said(CARVER), said(HUME | changed)
+    )
     assert isinstance(found, Fit) is fits, found
 
 
@@ -300,7 +302,7 @@ def test_copilot_s_session_and_clock_vary(now: tuple[str, ...], *, fits: bool) -
         return {"messages": [{"role": "system", "content": system}, user(typed)]}
 
     homes = [RunVariable("home", "/home/ann")], [RunVariable("home", "/srv/kim")]
-    found = match_request_values(Bindings(*homes, load_builtin_volatile_fields()), said(then), said(now))
+    found = match_requests_with_bindings(Bindings(*homes, load_builtin_volatile_fields()), said(then), said(now))
     assert isinstance(found, Fit) is fits, found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Fit, Mismatch, RunVariable, VolatileField, match_request_values
+from llmproxy.core.bindings import Bindings, Fit, Mismatch, RunVariable, VolatileField, match_requests_with_bindings
 from tests.support.messages import asks, call, used
 from tests.support.narrowing import narrow
 
@@ -64,7 +64,7 @@ def _present() -> Json:
 
 
 def _fit(present: Json) -> Fit | Mismatch:
-    return match_request_values(Bindings(RECORDED, PRESENT, SLOTS), _recorded(), present)
+    return match_requests_with_bindings(Bindings(RECORDED, PRESENT, SLOTS), _recorded(), present)
 
 
 def test_the_same_run_elsewhere_fits() -> None:
@@ -78,11 +78,11 @@ def test_a_day_that_was_today_is_another_question() -> None:
     bodies = [_recorded(), _present()]
     for body in bodies:
         body["messages"][1]["content"] = "This invoice was due on 2026-11-22. Is it overdue?"
-    found = match_request_values(Bindings(RECORDED, PRESENT, SLOTS), *bodies)
+    found = match_requests_with_bindings(Bindings(RECORDED, PRESENT, SLOTS), *bodies)
     assert (narrow(Mismatch, found).why, narrow(Mismatch, found).name) == ("uneven", "date")
     for body in bodies:
         body["messages"][1]["content"] += " <system-reminder>Nothing.</system-reminder>"
-    assert isinstance(match_request_values(Bindings(RECORDED, PRESENT, SLOTS), *bodies), Mismatch)
+    assert isinstance(match_requests_with_bindings(Bindings(RECORDED, PRESENT, SLOTS), *bodies), Mismatch)
 
 
 DUPLICATES = {
@@ -177,7 +177,7 @@ def test_equality_of_leaves_binds_nothing() -> None:
     recorded, present = [RunVariable("user", "app")], [RunVariable("user", "ann")]
     for members in ({"user", "service"}, {"service"}, {"user"}):
         before, now = ({"messages": [asks(call("who", dict.fromkeys(members, name)))]} for name in ("app", "ann"))
-        assert isinstance(match_request_values(Bindings(recorded, present), before, now), Mismatch), members
+        assert isinstance(match_requests_with_bindings(Bindings(recorded, present), before, now), Mismatch), members
 
 
 def test_a_short_text_that_a_tool_made_is_a_leak_when_it_comes_back() -> None:
@@ -187,8 +187,8 @@ def test_a_short_text_that_a_tool_made_is_a_leak_when_it_comes_back() -> None:
         {"messages": [*used("make", {}, json.dumps({"name": made})), asks(call("use", {"nm": named}))]}
         for made, named in (("abc", "abc"), ("xyz", "xyz"), ("xyz", "abc"))
     )
-    assert isinstance(match_request_values(Bindings((), (), slots), recorded, present), Fit)
-    assert "leaked" in str(narrow(Mismatch, match_request_values(Bindings((), (), slots), recorded, leaky)))
+    assert isinstance(match_requests_with_bindings(Bindings((), (), slots), recorded, present), Fit)
+    assert "leaked" in str(narrow(Mismatch, match_requests_with_bindings(Bindings((), (), slots), recorded, leaky)))
 
 
 def _keyed(files: Json, *, written: bool, cwd: str = "/srv/ci/w-1", commit: str = "0" * 40) -> Json:
@@ -223,7 +223,7 @@ def test_members_are_compared_as_texts_are(name: str, written: bool) -> None:
     """``{"/tmp/a/x.py": ...}`` of the recorded run is ``{"/srv/w/x.py": ...}`` of this one, and no other file's."""
     recorded = _keyed(_files("/tmp/a/project", COMMIT), written=written, cwd="/tmp/a/project", commit=COMMIT)
     present = _keyed({**_files("/srv/ci/w-1", "0" * 40), **KEYED.get(name, {})}, written=written)
-    result = match_request_values(Bindings(RECORDED, PRESENT, SLOTS), recorded, present)
+    result = match_requests_with_bindings(Bindings(RECORDED, PRESENT, SLOTS), recorded, present)
     assert isinstance(result, Mismatch if name else Fit), str(result)
     if isinstance(result, Mismatch):
         assert result.path.startswith("$.messages[3].tool_calls[0].function.arguments."), str(result)

@@ -18,7 +18,7 @@ from llmproxy.core.bindings import (
     Mismatch,
     RunVariable,
     build_value_independent_key,
-    match_request_values,
+    match_requests_with_bindings,
     rewrite_answer,
 )
 from llmproxy.core.bindings.volatile_learning import infer_volatile_fields_from_pair
@@ -62,7 +62,9 @@ def test_a_renamed_run_gets_the_renamed_answer(operation: str) -> None:
         run, made, recorded, present, bindings = make_worlds(random.Random(seed))
         if seed % 4 == 0:
             present = swap_ids(made, recorded, present)
-        fit = match_request_values(bindings, REQUESTS[operation](run, recorded), REQUESTS[operation](run, present))
+        fit = match_requests_with_bindings(
+            bindings, REQUESTS[operation](run, recorded), REQUESTS[operation](run, present)
+        )
         assert isinstance(fit, Fit), (seed, str(fit))
         for stream in (False, True):
             worlds = (recorded, present)
@@ -86,7 +88,9 @@ def test_what_is_not_one_to_one_fits_nothing(operation: str) -> None:
             joined = World({**present.values, one: present.values[other]}, present.shuffled)
             parted = World({**recorded.values, one: recorded.values[other]}, recorded.shuffled)
             for before, now in ((recorded, joined), (parted, present)):
-                result = match_request_values(bindings, REQUESTS[operation](run, before), REQUESTS[operation](run, now))
+                result = match_requests_with_bindings(
+                    bindings, REQUESTS[operation](run, before), REQUESTS[operation](run, now)
+                )
                 assert narrow(Mismatch, result).why is MisfitReason.NOT_ONE_TO_ONE, (seed, one, other, str(result))
                 seen += 1
     assert seen > 3
@@ -102,7 +106,9 @@ def test_a_value_that_was_left_behind_is_a_leak(operation: str) -> None:
             if not is_named_again(run, name):
                 continue
             leaky = Forgetful(present, name, recorded.values[name])
-            result = match_request_values(bindings, REQUESTS[operation](run, recorded), REQUESTS[operation](run, leaky))
+            result = match_requests_with_bindings(
+                bindings, REQUESTS[operation](run, recorded), REQUESTS[operation](run, leaky)
+            )
             assert narrow(Mismatch, result).why is MisfitReason.LEAKED, (seed, name, str(result))
             seen += 1
     assert seen > 2
@@ -154,10 +160,10 @@ def test_nothing_that_asks_something_else_is_served(operation: str) -> None:
             for bindings in (bind(recorded, present), bind(recorded, present, [each.field for each in lessons])):
                 fitted = MatchedMessageCache()
                 for _ in range(3):
-                    fit = match_request_values(bindings, before, now, None, fitted)
+                    fit = match_requests_with_bindings(bindings, before, now, None, fitted)
                     assert isinstance(fit, Fit), (seed, str(fit))
                 for each in list_duplicates(rng, operation, part, recorded, present):
-                    result = match_request_values(bindings, before, each.tree, None, fitted)
+                    result = match_requests_with_bindings(bindings, before, each.tree, None, fitted)
                     assert isinstance(result, Mismatch), (seed, each.why)
                     places = list(differing(now, each.tree))
                     assert any(result.path.startswith(place) for place in places), (each.why, str(result), places)
@@ -249,7 +255,7 @@ def test_what_is_renamed_as_a_whole_fits() -> None:
         before, now = (_write(places, [world[place] for place in places]) for world in (recorded, present))
         fitted = MatchedMessageCache()
         for _ in range(3):
-            result = match_request_values(bindings, before, now, None, fitted)
+            result = match_requests_with_bindings(bindings, before, now, None, fitted)
             assert isinstance(result, Fit), (n, str(result))
 
 
@@ -263,7 +269,7 @@ def test_no_coincidence_is_served() -> None:
             before, asked = _write(places, was), _write(places, now)
             fitted = MatchedMessageCache()
             for again in range(3):
-                result = match_request_values(bindings, before, asked, None, fitted)
+                result = match_requests_with_bindings(bindings, before, asked, None, fitted)
                 assert isinstance(result, Mismatch), (n, again, why, before, asked)
             seen[why] = seen.get(why, 0) + 1
     assert min(seen.values()) > CASES // 4
@@ -341,5 +347,5 @@ def test_what_stays_or_becomes_equal_is_another_question(
     bindings: Bindings, recorded: Json, present: Json, why: MisfitReason | None
 ) -> None:
     """Each that is refused was a hit once, and its answer wrong; each that fits says the same of something else."""
-    result = match_request_values(bindings, recorded, present)
+    result = match_requests_with_bindings(bindings, recorded, present)
     assert (result.why if isinstance(result, Mismatch) else None) is why, str(result)

@@ -17,7 +17,7 @@ from llmproxy.core.bindings import (
     Mismatch,
     RunVariable,
     VolatileField,
-    match_request_values,
+    match_requests_with_bindings,
     rewrite_answer,
     rewrite_exact_hit_answer,
 )
@@ -68,7 +68,7 @@ def _use(tool: str, **arguments: Json) -> Json:
 
 
 def _fitted(bindings: Bindings, recorded: str, present: str) -> Fit:
-    return narrow(Fit, match_request_values(bindings, {"system": recorded}, {"system": present}))
+    return narrow(Fit, match_requests_with_bindings(bindings, {"system": recorded}, {"system": present}))
 
 
 SPACE = _bound({"cwd": "/tmp/a"}, {"cwd": "/srv/my work"})
@@ -289,18 +289,18 @@ def test_what_was_one_value_and_is_two_now_does_not_fit() -> None:
 
     third = OLD.replace("3f2b", "1234")
     for now, why in (((NEW, third), MisfitReason.AMBIGUOUS), ((NEW, NEW), None), ((OLD, OLD), None)):
-        fit = match_request_values(Bindings([], [], fields), request(OLD, OLD), request(*now))
+        fit = match_requests_with_bindings(Bindings([], [], fields), request(OLD, OLD), request(*now))
         assert (fit.why if isinstance(fit, Mismatch) else None) is why, fit
 
 
 def test_one_value_seen_both_ways_that_the_answer_holds_is_a_miss() -> None:
     """The request names the recorded folder and this one: which does the answer mean?"""
     bodies = [{"system": f"in {cwd}; a file says /tmp/a"} for cwd in ("/tmp/a", "/srv/ci/w")]
-    fit = narrow(Fit, match_request_values(BINDINGS, bodies[0], bodies[1]))
+    fit = narrow(Fit, match_requests_with_bindings(BINDINGS, bodies[0], bodies[1]))
     result = narrow(Mismatch, rewrite_answer(BINDINGS, fit, _message({"type": "text", "text": "cd /tmp/a"})))
     assert result.why is MisfitReason.BOTH_WAYS
     assert "cwd" in str(result)
-    unchanged = narrow(Fit, match_request_values(BINDINGS, bodies[0], bodies[0]))
+    unchanged = narrow(Fit, match_requests_with_bindings(BINDINGS, bodies[0], bodies[0]))
     same = _message({"type": "text", "text": "cd /tmp/a"})
     assert rewrite_answer(BINDINGS, unchanged, same) is same
 
@@ -381,9 +381,9 @@ def test_a_short_id_that_this_run_leaves_as_it_was_stays_in_the_answer(number: b
 
     answer = _message({"type": "tool_use", "id": "t", "name": "close_task", "input": {"task_id": old}})
     for ids, wanted in (((new, 3), new), ((old, 3), old)):
-        fit = narrow(Fit, match_request_values(bindings, asked(old, 3), asked(*ids)))
+        fit = narrow(Fit, match_requests_with_bindings(bindings, asked(old, 3), asked(*ids)))
         assert _blocks(rewrite_answer(bindings, fit, answer))[0]["input"] == {"task_id": wanted}
-    both = narrow(Mismatch, match_request_values(bindings, asked(old, old), asked(new, old)))
+    both = narrow(Mismatch, match_requests_with_bindings(bindings, asked(old, old), asked(new, old)))
     assert (both.why, both.name) == (MisfitReason.UNEVEN, "task.id")
 
 
@@ -403,11 +403,11 @@ def test_what_the_session_knows_checks_and_does_not_choose() -> None:
     def body(value: str) -> Json:
         return {"messages": used("mint", "{}", value)}
 
-    fit = narrow(Fit, match_request_values(bindings, body(OLD), body(NEW)))
+    fit = narrow(Fit, match_requests_with_bindings(bindings, body(OLD), body(NEW)))
     assert fit.identities == (IdPair("made", "uuid", OLD, NEW),)
     known = IdPairs(fit.identities)
-    assert isinstance(match_request_values(bindings, body(OLD), body(NEW), known), Fit)
-    third = narrow(Mismatch, match_request_values(bindings, body(OLD), body(NEW.replace("7", "8")), known))
+    assert isinstance(match_requests_with_bindings(bindings, body(OLD), body(NEW), known), Fit)
+    third = narrow(Mismatch, match_requests_with_bindings(bindings, body(OLD), body(NEW.replace("7", "8")), known))
     assert third.why is MisfitReason.NOT_ONE_TO_ONE
 
 

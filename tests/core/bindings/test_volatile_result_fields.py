@@ -15,7 +15,7 @@ from llmproxy.core.bindings import (
     Mismatch,
     RunVariable,
     VolatileField,
-    match_request_values,
+    match_requests_with_bindings,
     matches_field_kind,
     parse_volatile_field,
 )
@@ -30,7 +30,9 @@ def _body(result: str, arguments: Json | None = None, tool: str = "exec") -> Jso
 
 
 def _fit(slot: VolatileField, before: Json, now: Json) -> Fit | Mismatch:
-    return match_request_values(Bindings([RunVariable("cwd", "/a")], [RunVariable("cwd", "/b")], [slot]), before, now)
+    return match_requests_with_bindings(
+        Bindings([RunVariable("cwd", "/a")], [RunVariable("cwd", "/b")], [slot]), before, now
+    )
 
 
 @pytest.mark.parametrize(("kind", "values", "others"), [

@@ -29,7 +29,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import (
-    read_accepted_changes,
+    read_cassette_accepted_changes,
     read_volatile_fields,
     save_cassette_volatile_fields,
     store_accepted_changes,
@@ -436,7 +436,7 @@ def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path
     assert "changes:" in texts(target)["c.yaml"]
     with SqliteCassetteStore.open(target.with_suffix(".read"), writable=True, now=lambda: NOW) as opened:
         CassetteDir(target, now=lambda: NOW).load_into(opened, rules=Rules())
-        assert {each.exactly for each in read_accepted_changes(opened, "c")} == {
+        assert {each.exactly for each in read_cassette_accepted_changes(opened, "c")} == {
             frozenset([("0" * 16, digest_texts([text]))]) for text in ("x", "y")
         }
 

@@ -10,11 +10,11 @@ from llmproxy.core.control.parsing import (
     BadControlRequest,
     format_value_for_error,
     join_cassette_and_sample,
+    parse_control_body_or_raise,
     parse_control_fork_or_mocks,
     parse_control_replay_speed,
     parse_control_upstreams,
     parse_enum,
-    parse_json_object_body,
     require_url_encodable_name,
 )
 from llmproxy.core.sessions.session import canonicalize_session_name
@@ -30,7 +30,7 @@ for _depth in range(2000):  # not parsed: what json can take differs between Pyt
 @pytest.mark.parametrize("body", [b"", b" \r\n", b"{}"])
 def test_no_body_is_an_empty_object(body: bytes) -> None:
     """A POST without anything to say needs no body."""
-    assert parse_json_object_body(body) == {}
+    assert parse_control_body_or_raise(body) == {}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_no_body_is_an_empty_object(body: bytes) -> None:
 def test_what_is_no_object_is_refused(body: bytes) -> None:
     """Broken, deep, binary, huge numbers: a 400, never an exception of another kind."""
     with pytest.raises(BadControlRequest):
-        parse_json_object_body(body)
+        parse_control_body_or_raise(body)
 
 
 @pytest.mark.parametrize("value", ["x" * 1000, 10**300, NESTED, {"a": NESTED}, None, float("nan"), "\ud800"])

@@ -11,7 +11,7 @@ from typing import Any
 from llmproxy.core.bindings import RunVariable, VolatileField
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.forking import ForkState
-from llmproxy.core.forks.overrides import Overrides, parse_answer_override_options
+from llmproxy.core.forks.overrides import AnswerOverrides, parse_answer_override_options
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import save_cassette_volatile_fields
@@ -86,7 +86,7 @@ def test_a_fork_of_a_run_elsewhere_replays_in_a_third_place(store: Path) -> None
     record_whole(store, A)
     with engine(store, Mode.REPLAY, allow_live=True) as made:
         made.sessions.open_session(
-            "p", run_variables=B.run_variables, forking=ForkState(given=Overrides(), live=True, at=3), child="kid"
+            "p", run_variables=B.run_variables, forking=ForkState(given=AnswerOverrides(), live=True, at=3), child="kid"
         )
         for n in (1, 2):
             assert said(made, ask(made, B.body(n))) == B.text(n)

@@ -17,11 +17,15 @@ from llmproxy.core.changes.accepted_change_model import (
     build_accepted_changes,
     build_change_for_removed_call,
 )
-from llmproxy.core.changes.change import Author, CarriedAnswerAttempt, ChangeCause, RefusalReason
+from llmproxy.core.changes.change import CarriedAnswerAttempt, ChangeCause, ChangeSource, RefusalReason
 from llmproxy.core.engine.carried_answers import find_recordings_equated_by_change
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import read_accepted_changes, save_cassette_volatile_fields, store_accepted_changes
+from llmproxy.core.store.queries import (
+    read_cassette_accepted_changes,
+    save_cassette_volatile_fields,
+    store_accepted_changes,
+)
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import CARRIED_HEADER
 from tests.oracle.speak import JSON_TYPE
@@ -180,7 +184,7 @@ def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status
         proxy.control("POST", "sessions", name="c", trial=True)
         _send(proxy, *_ask_as("2.1.332"))
         (call,) = [CarriedAnswerAttempt.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
-    assert {each.origin for each in call.changes} == {ChangeCause(Author.CLIENT, "Claude Code", "2.1.332")}, call
+    assert {each.origin for each in call.changes} == {ChangeCause(ChangeSource.CLIENT, "Claude Code", "2.1.332")}, call
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         store_accepted_changes(opened, "c", build_accepted_changes(call.changes, TODAY))
     with InProcess(store, "replay") as proxy:
@@ -213,7 +217,7 @@ def test_a_call_that_may_be_gone_is_not_unused(store: Path) -> None:
     _record(store, (_ask(SYSTEM, "Title?"), "A title", 200))
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         key = next(row.key for row in opened.list_summaries("c") if row.last_user_text == "Title?")
-        gone = build_change_for_removed_call("chat.completions", key, ChangeCause(Author.PROMPT))
+        gone = build_change_for_removed_call("chat.completions", key, ChangeCause(ChangeSource.PROMPT))
         counts = []
         for accepted in (build_accepted_changes([gone], TODAY), []):
             store_accepted_changes(opened, "c", accepted)
@@ -294,7 +298,7 @@ def test_accepted_changes_stand_beside_volatile_fields(store: Path) -> None:
     """What a cassette says of itself is read apart, and a damaged change is an error, not a miss."""
     made = _accept(store, _ask(EDITED))
     with open_store(store, writable=True, now=lambda: NOW) as opened:
-        assert read_accepted_changes(opened, "c") == tuple(made)
+        assert read_cassette_accepted_changes(opened, "c") == tuple(made)
 
 
 def test_a_value_learned_behind_one_command_is_no_change(tmp_path: Path) -> None:

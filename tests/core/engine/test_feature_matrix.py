@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.engine import Engine, ProxyEngineComponentClasses
-from llmproxy.core.engine.recording_and_accounting import CallAccounting
+from llmproxy.core.engine.recording_and_accounting import EndedCallRecorder
 from tests.core.engine.feature_matrix import DIALECTS, SITUATIONS, Bases, Cell, combinations, compare, expected, observe
 
 AGAIN = (
@@ -30,7 +30,7 @@ def test_features_do_together_what_they_did(tmp_path: Path, dialect: str) -> Non
     assert not found, "\n".join(found[:40]) + f"\n{len(found)} differences" + AGAIN
 
 
-class _OtherStatus(CallAccounting):
+class _OtherStatus(EndedCallRecorder):
     def record_end(self, exchange: Any, status: int, **told: Any) -> Call:
         return super().record_end(exchange, status + 1, **told)
 

@@ -15,7 +15,7 @@ from llmproxy.core.control.endpoints import ControlApiContext, ControlRequest, a
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.forking import ForkInterceptor, ForkState
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_with_copies
-from llmproxy.core.forks.overrides import Overrides, parse_answer_override_options
+from llmproxy.core.forks.overrides import AnswerOverrides, parse_answer_override_options
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import LiveSessionForbidden, Session, SessionInUse
 from llmproxy.core.store.file.store import SqliteCassetteStore
@@ -77,7 +77,7 @@ def said(exchange: Exchange) -> str:
     return str(json.loads(exchange.answer.made.body)["choices"][0]["message"]["content"])
 
 
-def opened(engine: Engine, overrides: Overrides, name: str = "a", **fork: Json) -> ForkState:
+def opened(engine: Engine, overrides: AnswerOverrides, name: str = "a", **fork: Json) -> ForkState:
     child = fork.pop("child", None)
     return overridden(
         engine.sessions.open_session(name, forking=ForkState(given=overrides, **fork), child=child)
@@ -159,7 +159,7 @@ def test_an_overridden_answer_is_in_the_child(engine: Make) -> None:
 def test_a_fork_at_a_request_that_is_equal(engine: Make) -> None:
     """`at` counts the agent's requests from 1; the same key recorded twice does not replace what is shared."""
     one = engine(allow_live=True)
-    forking = opened(one, Overrides(), live=True, at=2)
+    forking = opened(one, AnswerOverrides(), live=True, at=2)
     ask(one, FIRST)
     assert ask(one, FIRST, upstream={"content": "Anew."}).decision is Decision.RECORD
     assert forking.fork is not None

@@ -30,7 +30,7 @@ from llmproxy.core.providers.stubs import (
     STUBS,
     RequestForStub,
     find_stubs,
-    has_stubs,
+    has_stubs_for_host,
     list_builtin_and_user_stubs,
     parse_query_and_body,
 )
@@ -419,7 +419,7 @@ def test_a_server_of_tools_behind_oauth_is_recorded_and_replayed_whole(tmp_path:
 def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Response:
     """Answer as an intercepted host does in replay, with these rows of the user's."""
     rows, url, headers = list_builtin_and_user_stubs(own), request.url, tuple(request.headers.items())
-    assert url.host == "mcp.example.com" or has_stubs(rows, url.host, offline=False)
+    assert url.host == "mcp.example.com" or has_stubs_for_host(rows, url.host, offline=False)
     target = url.raw_path.decode()
     where = route_by_host("https", url.host, 443, target, dict([build_http_service_name("https", url.host, 443)]))
     assert where

@@ -8,8 +8,8 @@ import pytest
 
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.forks.overrides import (
+    AnswerOverrides,
     OverrideError,
-    Overrides,
     ToolOverride,
     parse_answer_override_options,
     parse_overriding_model_answer,
@@ -72,7 +72,7 @@ def test_the_json_form_goes_both_ways() -> None:
     """What a control request says is what a fork keeps."""
     given = parse_answer_override_options(["a=1", 'b#3={"x": [1]}'], ["0=hi", '4={"tool_calls": [{"name": "f"}]}'])
     assert parse_tool_and_answer_overrides(json.loads(json.dumps(given.to_json()))) == given
-    assert parse_tool_and_answer_overrides(None) == Overrides()
+    assert parse_tool_and_answer_overrides(None) == AnswerOverrides()
     assert not parse_tool_and_answer_overrides({})
     assert parse_tool_and_answer_overrides({"tools": [{"tool": "a", "result": {"é": 1}}]}).tools[0].text == '{"é": 1}'
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from llmproxy.core.forks.overrides import (
-    CallArgumentsUnknown,
+    AnswerOverrides,
     NthCallOfTool,
     OverrideError,
-    Overrides,
+    OverrideNeedsCallArgumentsError,
     RequestWithReplacedToolResults,
     build_unused_mocks_error,
     parse_answer_override_options,
@@ -26,7 +26,7 @@ Json = Any
 COLD = parse_answer_override_options(['get_weather={"temp":5}'], [])
 
 
-def swapped(body: Json, overrides: Overrides = COLD, **more: Any) -> tuple[Json, RequestWithReplacedToolResults]:
+def swapped(body: Json, overrides: AnswerOverrides = COLD, **more: Any) -> tuple[Json, RequestWithReplacedToolResults]:
     done = replace_tool_results(json.dumps(body).encode(), overrides, **more)
     return json.loads(done.body), done
 
@@ -183,7 +183,7 @@ def body(*arguments: object) -> bytes:
 
 
 def read(sent: bytes, mocks: Any) -> list[str]:
-    made = json.loads(replace_tool_results(sent, Overrides(parse_mocks(mocks))).body)
+    made = json.loads(replace_tool_results(sent, AnswerOverrides(parse_mocks(mocks))).body)
     return [each["content"] for each in made["messages"] if each["role"] == "tool"]
 
 
@@ -204,7 +204,7 @@ def test_a_result_whose_call_nobody_has_seen_is_refused_where_arguments_decide()
     """Which mock it would have is not guessed."""
     alone = json.dumps({"messages": [{"role": "tool", "name": "search", "content": "21"}]}).encode()
     assert read(alone, {"search": "x"}) == ["x"]
-    with pytest.raises(CallArgumentsUnknown, match="came without the call"):
+    with pytest.raises(OverrideNeedsCallArgumentsError, match="came without the call"):
         read(alone, RULES)
 
 

@@ -29,7 +29,7 @@ from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.secrets.find_secrets import CredentialEpoch, choose_encoded_secret_substrings
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.traffic.canonical_json import LossyJson, parse_json_or_raise_if_lossy
+from llmproxy.core.traffic.canonical_json import LossyJsonError, parse_json_or_raise_if_lossy
 from llmproxy.core.traffic.interaction import Headers, Key, Request
 from tests.core.keys.test_every_leaf import leaves
 
@@ -239,7 +239,7 @@ def real_bodies(real_requests: list[tuple[Request, Route]]) -> list[Case]:
     for request, where in real_requests:
         try:
             tree = parse_json_or_raise_if_lossy(request.body)
-        except LossyJson:
+        except LossyJsonError:
             continue
         if where.known and isinstance(tree, dict):
             cases.append((request, where, tree))

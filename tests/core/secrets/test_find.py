@@ -22,7 +22,7 @@ from llmproxy.core.secrets.encoded_secret_redaction import (
     SecretFingerprintCache,
     iter_text_search_windows,
     overwrite_secret_spans,
-    renew_aws_frame_checksums,
+    renew_aws_frame_message_crcs,
     replace_spans,
     unescape_json_text,
 )
@@ -245,7 +245,9 @@ def test_an_escaped_backslash_is_no_escape() -> None:
 def test_frames_of_an_event_stream_get_their_checksum() -> None:
     """A frame that was cut stays as it is."""
     frame = (20).to_bytes(4) + bytes(8) + b"body" + bytes(4)
-    assert renew_aws_frame_checksums(frame + frame[:7]) == frame[:16] + zlib.crc32(frame[:16]).to_bytes(4) + frame[:7]
+    assert (
+        renew_aws_frame_message_crcs(frame + frame[:7]) == frame[:16] + zlib.crc32(frame[:16]).to_bytes(4) + frame[:7]
+    )
 
 
 KEY = "sk-proj-" + "".join(random.Random(1).choices("abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789", k=48))

@@ -27,7 +27,7 @@ from llmproxy.core.traffic.websocket_frames import (
     CUT,
     Frame,
     encode_frame_as_json_line,
-    encode_frames_for_storage,
+    encode_websocket_frames_as_chunks,
     extract_websocket_requests,
     format_websocket_transcript,
     is_websocket_body,
@@ -45,7 +45,7 @@ ends = st.builds(Frame, st.integers(0, 1 << 50), st.booleans(), texts, st.intege
 @given(st.lists(messages | ends))
 def test_what_is_written_can_be_read(frames: list[Frame]) -> None:
     """Text, bytes and ends survive, whatever is in them; a line is a chunk, with its time."""
-    pieces = encode_frames_for_storage(frames)
+    pieces = encode_websocket_frames_as_chunks(frames)
     assert parse_recorded_websocket_frames(b"".join(piece.data for piece in pieces)) == frames
     assert [piece.offset for piece in pieces] == [frame.at for frame in frames]
     assert all(piece.data.count(b"\n") == 1 and piece.data.endswith(b"\n") for piece in pieces)

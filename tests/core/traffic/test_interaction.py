@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.providers.provider_table import ClientProgram, parse_user_agent_client
-from llmproxy.core.traffic.canonical_json import DEPTH, LossyJson, dump, parse_json_or_raise_if_lossy
+from llmproxy.core.traffic.canonical_json import DEPTH, LossyJsonError, dump, parse_json_or_raise_if_lossy
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response, TimedChunks, header, remove_headers
 from llmproxy.core.traffic.json_diff import (
     SHOWN,
@@ -121,7 +121,7 @@ def test_equal_values_are_written_equally_and_different_ones_stay_different(same
 ])  # fmt: skip
 def test_what_cannot_be_canonicalised_is_refused(text: str | bytes) -> None:
     """The caller keys the raw bytes instead; there is no other exception."""
-    with pytest.raises(LossyJson):
+    with pytest.raises(LossyJsonError):
         parse_json_or_raise_if_lossy(text)
 
 

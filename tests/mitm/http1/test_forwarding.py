@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mitmproxy import http
 
-from llmproxy.mitm.recorder import Recorder
+from llmproxy.mitm.recorder import RecordingAddon
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import chat
 from tests.provider import Provider, Reply, Script, Step
@@ -21,7 +21,7 @@ BIG = 8 << 20
 SSE = (("content-type", "text/event-stream"),)
 
 
-class Late(Recorder):
+class Late(RecordingAddon):
     """A recorder that has to think about a head while pieces are coming already."""
 
     async def responseheaders(self, flow: http.HTTPFlow) -> None:
@@ -29,9 +29,9 @@ class Late(Recorder):
         await super().responseheaders(flow)
 
 
-@pytest.mark.parametrize("recorder", [Recorder, Late])
+@pytest.mark.parametrize("recorder", [RecordingAddon, Late])
 @pytest.mark.parametrize("framing", ["chunked", "close", "length"])
-def test_pieces_keep_their_order_and_framing(store: Path, framing: Framing, recorder: type[Recorder]) -> None:
+def test_pieces_keep_their_order_and_framing(store: Path, framing: Framing, recorder: type[RecordingAddon]) -> None:
     """None overtakes its head, an end or another piece, and what is recorded is what the client got."""
     answer = Answer(200, SSE, tuple(Piece(part, 0.01 if n % 5 == 0 else 0) for n, part in enumerate(PARTS)), framing)
     steps = (Step(answer, times=None),)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.control.mcp_shim_endpoint import StdioClientHandler, StdioClients
+from llmproxy.core.control.mcp_shim_endpoint import ProxySideStdioSession, StdioClients
 from llmproxy.core.engine.engine import Engine, ProxyEngineComponentClasses
 from llmproxy.core.engine.recording_and_accounting import RecordingStoreWriter
 from llmproxy.core.engine.request_stages import RequestDecider
@@ -115,7 +115,7 @@ def test_an_answer_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) 
     """The shim hears why, and lets its client read an error instead."""
     with Rig("record", tmp_path / "x.db", engine=FullDisk) as rig, rig.client() as client:
         assert rig.proxy.lines is not None
-        rig.proxy.lines._lines["default", "c"] = StdioClientHandler(
+        rig.proxy.lines._lines["default", "c"] = ProxySideStdioSession(
             rig.proxy.engine, rig.proxy, "default", "s", _number=9
         )
         for number, text in ((10, "x"), (11, "x" * MAX_HELD)):
@@ -130,7 +130,7 @@ def test_what_cannot_be_read_goes_to_no_server(tmp_path: Path) -> None:
     """Its answer could not be kept: the shim hears why before anything is done."""
     with Rig("record", tmp_path / "x.db", engine=Damaged) as rig, rig.client() as client:
         assert rig.proxy.lines is not None
-        rig.proxy.lines._lines["default", "c"] = StdioClientHandler(
+        rig.proxy.lines._lines["default", "c"] = ProxySideStdioSession(
             rig.proxy.engine, rig.proxy, "default", "s", _number=9
         )
         status, said = post(client, heard(10))

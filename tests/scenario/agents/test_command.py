@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
-from llmproxy.scenario.agent_adapter import AdapterAttributes
+from llmproxy.scenario.agent_adapter import OptionalAdapterAttributes
 from llmproxy.scenario.agents.command import AgentProcess, CommandAgent, ProcessEnded
 from llmproxy.scenario.types import AdapterModelAccessThroughProxy
 from tests.provider import Provider
@@ -285,11 +285,11 @@ def test_ctrl_c_while_processes_end_leaves_no_complaint() -> None:
 def test_who_never_answered_is_told_what_it_is_given() -> None:
     """A program that reads to the end waits for ever; one that has answered knows the form."""
     waits = CommandAgent(["cat"])
-    assert "lines: false" in AdapterAttributes.of_adapter(waits).silence_hint
-    assert AdapterAttributes.of_adapter(CommandAgent(["cat"], lines=False)).silence_hint == ""
+    assert "lines: false" in OptionalAdapterAttributes.of_adapter(waits).silence_hint
+    assert OptionalAdapterAttributes.of_adapter(CommandAgent(["cat"], lines=False)).silence_hint == ""
     answers = faulty("echo")
     ask(answers, given())
-    assert AdapterAttributes.of_adapter(answers).silence_hint == ""
+    assert OptionalAdapterAttributes.of_adapter(answers).silence_hint == ""
 
 
 @contextmanager

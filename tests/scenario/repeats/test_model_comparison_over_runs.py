@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from llmproxy.scenario.repeats.model_comparison_over_runs import BehaviorVsRecording, RunComparedWithRecording
+from llmproxy.scenario.repeats.model_comparison_over_runs import BehaviorVsRecording, RunAndRecordedBehavior
 from llmproxy.trace.comparing.behavior_comparison import (
     BehaviorChange,
     RunBehaviorSummary,
@@ -83,21 +83,21 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield made
 
 
-def run(bench: Bench, seed: int) -> tuple[Planted, RunComparedWithRecording]:
+def run(bench: Bench, seed: int) -> tuple[Planted, RunAndRecordedBehavior]:
     planted = plant(seed)
     bench.model = scripted(planted.turns)
     ran = bench.run("do it")
     name = ran.report["live"]["cassette"]
     recorded, policy = (extract_run_behavior(bench.interactions(each)) for each in ("x", name))
     verdict = "pass" if seed % 3 else "fail"
-    return planted, RunComparedWithRecording(name, policy, recorded, verdict, tuple(ran.report["live"]["unknown"]))
+    return planted, RunAndRecordedBehavior(name, policy, recorded, verdict, tuple(ran.report["live"]["unknown"]))
 
 
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 62), marks=pytest.mark.slow)], ids=["few", "many"])
 def test_what_is_told_is_what_was_planted(bench: Bench, seeds: range) -> None:
     """Calls gone, new, changed, swapped, other last words, tokens, verdicts: exactly those, in each run and in all."""
     expected: Counter[BehaviorChange] = Counter()
-    runs: list[RunComparedWithRecording] = []
+    runs: list[RunAndRecordedBehavior] = []
     for seed in seeds:
         planted, made = run(bench, seed)
         assert set(compare_behaviors(made.recorded, made.policy)) == planted.changes, seed
@@ -120,7 +120,7 @@ def test_what_is_told_is_what_was_planted(bench: Bench, seeds: range) -> None:
 
 def test_the_same_policy_differs_in_nothing() -> None:
     same = RunBehaviorSummary((ToolCallNameAndArguments("a", {"b": 1}),) * 3, "done", 4, 10, 5, None, ("m",))
-    found = BehaviorVsRecording("x", same, (RunComparedWithRecording("x@live-1", same, same),))
+    found = BehaviorVsRecording("x", same, (RunAndRecordedBehavior("x@live-1", same, same),))
     assert found.behavior_change_counts == []
     assert "the same calls in the same order" in "\n".join(found.summary_lines())
     assert "cost: unknown -> unknown" in "\n".join(found.summary_lines())
@@ -134,8 +134,8 @@ def test_a_run_that_broke_off_says_nothing_of_its_model() -> None:
         "x",
         whole,
         (
-            RunComparedWithRecording("x@live-1", cut, whole, "exit 1"),
-            RunComparedWithRecording("x@live-2", RunBehaviorSummary(), whole),
+            RunAndRecordedBehavior("x@live-1", cut, whole, "exit 1"),
+            RunAndRecordedBehavior("x@live-2", RunBehaviorSummary(), whole),
         ),
     )
     assert (found.behavior_change_counts, found.verdicts) == ([], {})
@@ -143,7 +143,7 @@ def test_a_run_that_broke_off_says_nothing_of_its_model() -> None:
     lines = list(found.summary_lines())
     assert lines[1:] == ["  2 runs broke off before the model had said its last words: not compared"]
     ends_with_a_call = RunBehaviorSummary((call,), "", 1, ended=False)
-    assert not RunComparedWithRecording("x@live-3", cut, ends_with_a_call).broke_off
+    assert not RunAndRecordedBehavior("x@live-3", cut, ends_with_a_call).broke_off
 
 
 def test_a_call_that_comes_once_less_is_gone_and_nothing_else() -> None:

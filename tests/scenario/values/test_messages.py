@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from llmproxy import scenario
 from llmproxy.scenario import AgentRole
 from llmproxy.scenario.values.messages import (
-    ClosingMessages,
+    UserFarewellMessages,
     convert_return_to_messages,
     copy_messages,
     copy_value,
@@ -152,7 +152,7 @@ def test_a_call_that_is_not_async_is_shown_how() -> None:
     assert json.dumps(explain_call_not_async("Mine"))
 
 
-BYE = ClosingMessages([{"role": "user", "content": "bye"}])
+BYE = UserFarewellMessages([{"role": "user", "content": "bye"}])
 
 
 def test_the_judge_decides_after_a_farewell() -> None:
@@ -162,7 +162,7 @@ def test_the_judge_decides_after_a_farewell() -> None:
     assert (roles(result), said(result)[-1], result.success) == ("uau", "bye", True)
     assert [bool(given.judgment_request) for given in judge.inputs] == [False, True]
     assert len(agent.inputs) == 1
-    assert roles(play(Agent(), User("hi", ClosingMessages()), Judge())) == "ua"
+    assert roles(play(Agent(), User("hi", UserFarewellMessages()), Judge())) == "ua"
 
 
 def test_without_a_judge_the_script_goes_on() -> None:
@@ -187,5 +187,5 @@ def test_a_later_proceed_begins_anew() -> None:
 
 def test_the_farewell_of_an_agent_means_nothing() -> None:
     """Only the user can leave; from anybody else it is a list of messages."""
-    leaving = ClosingMessages([{"role": "assistant", "content": "bye"}])
+    leaving = UserFarewellMessages([{"role": "assistant", "content": "bye"}])
     assert roles(play(Agent(leaving), User(), max_turns=2)) == "uaua"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.chat_step_assertions import check_usage
+from llmproxy.suite.checks.chat_step_assertions import check_token_usage_and_cost
 from llmproxy.suite.matchers.apply import all_assertions_hold
 from llmproxy.suite.matchers.variables import CaseVariables
 from llmproxy.suite.schema.assertions import Usage
@@ -14,7 +14,7 @@ from tests.trace.observing.chats import Chats
 
 
 def check(step: Any, **wanted: Any) -> list[Assertion]:
-    return check_usage(Usage.model_validate(wanted), step, CaseVariables())
+    return check_token_usage_and_cost(Usage.model_validate(wanted), step, CaseVariables())
 
 
 def step(*usages: dict[str, Any] | None) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.trace.observing.agent_activity import list_mcp_tool_call_mismatches
-from llmproxy.trace.observing.tool_calls import NO_SERVER, diff_asked_and_served_calls
+from llmproxy.trace.observing.tool_calls import NO_SERVER, diff_model_and_mcp_tool_calls
 from tests.support.messages import asks, call, said, user
 from tests.trace.observing.chats import Chats
 
@@ -27,7 +27,7 @@ class Tools(Chats):
         self.add("http", f"mcp:tools/call {name}", "/", body, value, **more)
 
     def differences(self) -> list[str]:
-        return diff_asked_and_served_calls(self.wire.list_tool_uses(), self.wire.read_tool_server_calls())
+        return diff_model_and_mcp_tool_calls(self.wire.list_tool_uses(), self.wire.read_tool_server_calls())
 
 
 def asked(*calls: dict[str, Any]) -> Tools:

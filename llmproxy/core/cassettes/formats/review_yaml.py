@@ -254,7 +254,7 @@ def read(source: Source) -> list[Recorded]:
         raise CassetteNewer(f"{source.name} was written by a newer llmproxy (format {version}, we know {FORMAT}).")
     if not isinstance(items := tree.get("interactions"), list):
         raise CassetteCorrupt(f"{source.name}: `interactions` must be a list, not {formats.kind(items)}.")
-    lines = partial(yaml_text.map_interactions_to_lines, source.text)
+    lines = partial(yaml_text.find_yaml_lines_of_interactions, source.text)
     recorded = formats.read_each_item(items, _read_interaction, source, "interaction", lines)
     try:
         return _apply_file_head(recorded, tree)
@@ -334,7 +334,7 @@ class GitConflictSide(NamedTuple):
     lines: list[int]  # line number in the conflicted file, from 1, by own line
 
     def describe_interaction_place(self, number: int) -> str:
-        at = yaml_text.map_interactions_to_lines(self.source.text).get(number)
+        at = yaml_text.find_yaml_lines_of_interactions(self.source.text).get(number)
         return f"line {self.lines[at - 1]}" if at else f"interaction {number}"
 
 

@@ -19,7 +19,7 @@ import yaml
 
 from llmproxy.core.cassettes import formats
 from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree
-from llmproxy.core.cassettes.formats.yaml_text import map_interactions_to_lines
+from llmproxy.core.cassettes.formats.yaml_text import find_yaml_lines_of_interactions
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
@@ -59,7 +59,7 @@ def read(source: Source) -> list[Recorded]:
         raise CassetteNewer(f"{name} was written by a newer llmproxy (format {ours['format']}, we know {FORMAT}).")
     if not isinstance(items := data.get("interactions"), list):
         raise CassetteCorrupt(f"{name}: `interactions` must be a list, not {formats.kind(items)}.")
-    lines: Callable[[], Mapping[int, int]] = dict if is_json else partial(map_interactions_to_lines, source.text)
+    lines: Callable[[], Mapping[int, int]] = dict if is_json else partial(find_yaml_lines_of_interactions, source.text)
     return formats.read_each_item(items, read_vcr_interaction, source, "interaction", lines)
 
 

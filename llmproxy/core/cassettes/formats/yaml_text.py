@@ -184,7 +184,7 @@ def load_yaml(text: str, name: str) -> Any:
         raise CassetteCorrupt(f"{name}: {error}") from error
 
 
-def map_interactions_to_lines(text: str) -> dict[int, int]:
+def find_yaml_lines_of_interactions(text: str) -> dict[int, int]:
     """Return the line of each interaction, both from 1; needed only for errors."""
     from llmproxy.yaml_reader import Problems, YamlLimits, read_documents
 
