@@ -21,8 +21,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from llmproxy.errors import MachineError, printable
+from llmproxy.postgres_store_paths import format_store_location
 from llmproxy.protocol import DEFAULT_STORE
-from llmproxy.server_store_copies import format_store_location
 
 NAME = "llmproxy-replay"
 LONGEST = 700

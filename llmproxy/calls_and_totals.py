@@ -418,13 +418,13 @@ def find_strict_violations(
 def find_fail_on_exit_code(totals: Totals, *, carried: bool, stale: bool) -> tuple[Exit, str] | None:
     """Return exit code and reason of an option that a run violated; `carried`, `stale`: options set."""
     if carried and totals.carried:
-        return Exit.CARRIED, explain_option_exit(Exit.CARRIED, "--fail-on-carried", describe_replay_hits(totals))
+        return Exit.CARRIED, format_exit_code_reason(Exit.CARRIED, "--fail-on-carried", describe_replay_hits(totals))
     if stale and totals.stale:
-        return Exit.STALE, explain_option_exit(Exit.STALE, "--fail-on-stale", describe_replay_hits(totals))
+        return Exit.STALE, format_exit_code_reason(Exit.STALE, "--fail-on-stale", describe_replay_hits(totals))
     return None
 
 
-def explain_option_exit(code: Exit, option: str, *reasons: str) -> str:
+def format_exit_code_reason(code: Exit, option: str, *reasons: str) -> str:
     """Return ``exit code 4 because of --fail-on-miss: 1 miss``."""
     return f"exit code {code} because of {option}: {', '.join(reasons)}"
 

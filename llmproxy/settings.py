@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from llmproxy import parsers, protocol
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
+from llmproxy.postgres_store_paths import find_postgres_of_local_copy, is_postgres_url, map_postgres_store_to_copy_path
 from llmproxy.protocol import VCR_MODES, BindingPolicy, Channel, Exhausted, Mode, UnknownToolPolicy, UpdateMode
-from llmproxy.server_store_copies import find_postgres_of_local_copy, is_postgres_url, map_postgres_store_to_copy_path
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"

@@ -60,7 +60,7 @@ BY_HAND = {
     "core/store/file/connect.py": "sqlite_file puts the path in, quoted, as {typed}",
     "mitm/serve.py": "who has the port is asked by its address",
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
-    "server_store_copies.py": "where the server is was said with its password, which no text repeats",
+    "postgres_store_paths.py": "where the server is was said with its password, which no text repeats",
     "core/ws_replay.py": "123 bytes of a close frame; the miss itself names the store",
     "advice.py": "the names of the commands themselves",
     "core/misses/explain.py": "the name of the command that `by` completes",

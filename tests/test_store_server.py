@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.proxy_process import ProxyCommand, begin_proxy_start
-from llmproxy.server_store_copies import (
+from llmproxy.postgres_store_paths import (
     find_postgres_of_local_copy,
     format_store_location,
     is_postgres_url,

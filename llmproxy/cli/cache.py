@@ -32,13 +32,13 @@ _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 def register(app: typer.Typer) -> None:
     group = make_default_typer(help="List or clear the cache of @scenario.cache.", no_args_is_help=True)
-    group.command("stats")(print_scenario_cache_stats)
+    group.command("stats")(print_scenario_cache_size_and_hits)
     group.command("list")(print_scenario_cache_entries)
     group.command("clear")(delete_scenario_cache_entries)
     app.add_typer(group, name="cache")
 
 
-def print_scenario_cache_stats(as_json: bool = _JSON) -> None:
+def print_scenario_cache_size_and_hits(as_json: bool = _JSON) -> None:
     """Show the cache's size and number of hits."""
     store = _open_cache()
     found = store.list()

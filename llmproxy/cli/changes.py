@@ -31,16 +31,16 @@ from llmproxy.core.changes.accepted_change_model import (
     client_slug,
     merge_accepted_change_lists,
 )
-from llmproxy.core.changes.change import ChangeSource
+from llmproxy.core.changes.segment_change import ChangeSource
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import discard_played_ids_of_cut_trials
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_cassette_accepted_changes, store_accepted_changes
 from llmproxy.errors import Exit, MachineError, SettingsError, printable
+from llmproxy.postgres_store_paths import find_postgres_of_local_copy, store_exists
 from llmproxy.protocol import UPDATE_VARIABLE, UpdateMode
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.report.request_change_summary import ChangedRequestsReport, ChangeGroup, build_changed_requests_report
-from llmproxy.server_store_copies import find_postgres_of_local_copy, store_exists
 from llmproxy.settings import Loaded, format_shown_path
 
 

@@ -63,38 +63,38 @@ class DiagnosisLevel(StrEnum):
 OK, NOTE, BAD = DiagnosisLevel
 
 
-class Diagnosis(NamedTuple):
+class DoctorFinding(NamedTuple):
     verdict: DiagnosisLevel
     text: str
     advice: tuple[str, ...] = ()
 
 
-def check_proxy_env_variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) -> list[Diagnosis]:
+def check_proxy_env_variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) -> list[DoctorFinding]:
     given = {each.name: env[each.name] for each in BASE_URLS if env.get(each.name)}
     ours = [name for name, value in given.items() if is_proxy_url(value, url)]
     others = {name: value for name, value in given.items() if name not in ours}
     proxied = [name for name in PROXIES if env.get(name) and is_proxy_url(env[name], url)]
     found = []
     if ours:
-        found.append(Diagnosis(OK, f"{len(ours)} base-URL variables point to {url}: {name_some(ours, ' ')}"))
+        found.append(DoctorFinding(OK, f"{len(ours)} base-URL variables point to {url}: {name_some(ours, ' ')}"))
     for name, value in others.items():
         text = f"{name}={value[:80]} points elsewhere: what reads it goes past the proxy"
-        found.append(Diagnosis(NOTE if proxied else BAD, text, ('eval "$(llmproxy env)" sets it',)))
+        found.append(DoctorFinding(NOTE if proxied else BAD, text, ('eval "$(llmproxy env)" sets it',)))
     if proxied:
-        found.append(Diagnosis(OK, f"{' '.join(proxied)} point to the proxy"))
+        found.append(DoctorFinding(OK, f"{' '.join(proxied)} point to the proxy"))
         if env.get(NODE_PROXY) != "1":
             text = f"{NODE_PROXY} is not 1: Node ignores the proxy variables"
-            found.append(Diagnosis(BAD, text, (f"export {NODE_PROXY}=1",)))
+            found.append(DoctorFinding(BAD, text, (f"export {NODE_PROXY}=1",)))
     elif intercepted:
-        found.append(Diagnosis(BAD, "HTTPS_PROXY does not point to the proxy: nothing is intercepted"))
+        found.append(DoctorFinding(BAD, "HTTPS_PROXY does not point to the proxy: nothing is intercepted"))
     if not ours and not proxied:
         advice = ('eval "$(llmproxy env)"          for this shell', "llmproxy run -- COMMAND         for one command")
         text = "no variable of this shell points to the proxy: what it starts goes past it"
-        found.append(Diagnosis(BAD, text, advice))
+        found.append(DoctorFinding(BAD, text, advice))
     return found
 
 
-def check_own_address_exempt(env: Mapping[str, str], url: str) -> list[Diagnosis]:
+def check_own_address_exempt(env: Mapping[str, str], url: str) -> list[DoctorFinding]:
     names = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
     foreign = [name for name in names if env.get(name) and not is_proxy_url(env[name], url)]
     words = {word.strip().lower() for name in NO_PROXIES for word in env.get(name, "").split(",")}
@@ -102,32 +102,32 @@ def check_own_address_exempt(env: Mapping[str, str], url: str) -> list[Diagnosis
     if foreign and not words & {host, "*"}:
         how = "base URLs are asked through that proxy, and never arrive"
         text = f"{foreign[0]} is set and NO_PROXY does not name {host}: {how}"
-        return [Diagnosis(BAD, text, (f"export NO_PROXY={','.join(LOOPBACK)} no_proxy={','.join(LOOPBACK)}",))]
+        return [DoctorFinding(BAD, text, (f"export NO_PROXY={','.join(LOOPBACK)} no_proxy={','.join(LOOPBACK)}",))]
     if any(env.get(name) and is_proxy_url(env[name], url) for name in PROXIES) and "*" in words:
-        return [Diagnosis(BAD, "NO_PROXY is *: nothing goes through the proxy", ("unset NO_PROXY no_proxy",))]
-    return [Diagnosis(OK, f"NO_PROXY names {host}")] if words & {host, "*"} else []
+        return [DoctorFinding(BAD, "NO_PROXY is *: nothing goes through the proxy", ("unset NO_PROXY no_proxy",))]
+    return [DoctorFinding(OK, f"NO_PROXY names {host}")] if words & {host, "*"} else []
 
 
-def check_certificates(env: Mapping[str, str], ca: str | None, now: float) -> list[Diagnosis]:
+def check_certificates(env: Mapping[str, str], ca: str | None, now: float) -> list[DoctorFinding]:
     """Check that the certificate exists, is valid at `now` (Unix time) and is in every configured bundle."""
     if ca is None:
-        return [Diagnosis(NOTE, "the proxy does not intercept HTTPS: clients reach it by base URL only")]
+        return [DoctorFinding(NOTE, "the proxy does not intercept HTTPS: clients reach it by base URL only")]
     if problem := child_env.describe_ca_file_problem(Path(ca), now):
-        return [Diagnosis(BAD, problem)]
+        return [DoctorFinding(BAD, problem)]
     mark = _read_certificate_body(Path(ca))
     found = []
     for name in (*BUNDLES, NODE_CA):
         value = env.get(name, "")
         if value and not Path(value).is_file():
-            found.append(Diagnosis(BAD, f"{name} names {value}, which does not exist"))
+            found.append(DoctorFinding(BAD, f"{name} names {value}, which does not exist"))
         elif value and mark not in _read_certificate_body(Path(value)):
             advice = ("llmproxy run --intercept makes a bundle of both",)
-            found.append(Diagnosis(BAD, f"{name} names {value}, which lacks the proxy's certificate", advice))
+            found.append(DoctorFinding(BAD, f"{name} names {value}, which lacks the proxy's certificate", advice))
     trusting = [name for name in (*BUNDLES, NODE_CA) if env.get(name)]
     if not trusting:
-        found.append(Diagnosis(NOTE, f"no variable names the proxy's certificate {ca}: only base URLs will work"))
+        found.append(DoctorFinding(NOTE, f"no variable names the proxy's certificate {ca}: only base URLs will work"))
     elif not found:
-        found.append(Diagnosis(OK, f"the certificate {ca} is trusted by {name_some(trusting, ' ')}"))
+        found.append(DoctorFinding(OK, f"the certificate {ca} is trusted by {name_some(trusting, ' ')}"))
     return found
 
 
@@ -138,10 +138,10 @@ def _read_certificate_body(path: Path) -> str:
     return text.partition(begin)[2].partition("-----END")[0] if text.count(begin) == 1 else text
 
 
-def check_traffic_arrived(total: SessionReport) -> Diagnosis:
+def check_traffic_arrived(total: SessionReport) -> DoctorFinding:
     if not total.calls:
-        return Diagnosis(BAD, "no request arrived at the proxy")
-    return Diagnosis(OK, f"traffic arrived: {format_session_counts(total)}")
+        return DoctorFinding(BAD, "no request arrived at the proxy")
+    return DoctorFinding(OK, f"traffic arrived: {format_session_counts(total)}")
 
 
 def diagnose_observed_proxy_bypasses(
@@ -151,12 +151,12 @@ def diagnose_observed_proxy_bypasses(
     *,
     intercepted: bool,
     arrived: bool,
-) -> list[Diagnosis]:
+) -> list[DoctorFinding]:
     found = []
     for pid, addresses in past.items():
         who = seen[pid]
         text = f"{who.program} ({pid}) {_describe_connections(addresses)} itself, past the proxy"
-        found.append(Diagnosis(BAD, text, _list_runtime_advice([who], intercepted=intercepted)))
+        found.append(DoctorFinding(BAD, text, _list_runtime_advice([who], intercepted=intercepted)))
     names = (*(each.name for each in BASE_URLS), *PROXIES)
     for pid, who in seen.items():
         env = who.env or {}
@@ -164,11 +164,11 @@ def diagnose_observed_proxy_bypasses(
         if who.env is None or who.looks <= 1 or ours:
             continue
         why = "sudo, env -i, docker, ssh and systemd give their children another environment; a .env may override it"
-        found.append(Diagnosis(BAD, f"{who.program} ({pid}) runs without our variables", (why,)))
+        found.append(DoctorFinding(BAD, f"{who.program} ({pid}) runs without our variables", (why,)))
     if not arrived and not past:
         advice = _list_runtime_advice(seen.values(), intercepted=intercepted)
         text = "no connection to ports 80 and 443 of other machines, or to preset base URLs, was seen either"
-        found.append(Diagnosis(NOTE, f"{text}; other servers, such as a local Ollama, are not watched", advice))
+        found.append(DoctorFinding(NOTE, f"{text}; other servers, such as a local Ollama, are not watched", advice))
     return found
 
 
@@ -198,20 +198,20 @@ def parse_url_address(url: str) -> bypass_monitor.Address:
     return host, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
+def _examine_environment(env: Mapping[str, str], pid: int) -> list[DoctorFinding]:
     monitor = bypass_monitor.ProxyBypassMonitor()
     env = _watch_process(monitor, pid) if pid else env
     control = open_control(find_llmproxy_url(env))
     found, url, arrived = [], control.url, False
     try:
         health = control.health()
-        found.append(Diagnosis(OK, f"llmproxy {health.version} answers at {url}, mode {health.mode}"))
+        found.append(DoctorFinding(OK, f"llmproxy {health.version} answers at {url}, mode {health.mode}"))
         total = sum_session_reports(control.sessions())
         arrived, heard = total.calls > 0, check_traffic_arrived(total)
         found += check_certificates(env, health.ca, time.time())
-        found.append(heard if arrived else Diagnosis(NOTE, heard.text))
+        found.append(heard if arrived else DoctorFinding(NOTE, heard.text))
     except ControlError as error:
-        found.append(Diagnosis(BAD, error.message, tuple(error.hint.splitlines())))
+        found.append(DoctorFinding(BAD, error.message, tuple(error.hint.splitlines())))
     found += [*check_proxy_env_variables(env, url), *check_own_address_exempt(env, url)]
     if pid:
         past = monitor.find_bypasses(parse_url_address(url))
@@ -233,11 +233,11 @@ def _watch_process(monitor: bypass_monitor.ProxyBypassMonitor, pid: int) -> dict
     return monitor.seen[pid].env or {}
 
 
-def _run_and_watch_command(asked: CliRunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
+def _run_and_watch_command(asked: CliRunArguments, env: Mapping[str, str]) -> list[DoctorFinding]:
     loaded = load_settings(asked.flags)
     find_command_path(asked.command, env)
     monitor = bypass_monitor.ProxyBypassMonitor()
-    found = [] if monitor.is_supported else [Diagnosis(NOTE, "connections can only be watched on Linux")]
+    found = [] if monitor.is_supported else [DoctorFinding(NOTE, "connections can only be watched on Linux")]
     options = build_start_flags(asked.flags, forward=asked.options.intercept)
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
@@ -245,7 +245,7 @@ def _run_and_watch_command(asked: CliRunArguments, env: Mapping[str, str]) -> li
     ):
         opened = open_session(proxy, loaded, env)
         given = plan_environment(proxy, opened, env, asked, Path(folder)).apply_to(env)
-        found.append(Diagnosis(OK, f"the proxy runs at {proxy.url}, mode {opened.mode}"))
+        found.append(DoctorFinding(OK, f"the proxy runs at {proxy.url}, mode {opened.mode}"))
         found += check_proxy_env_variables(given, proxy.url, intercepted=asked.options.intercept)
         found += check_own_address_exempt(given, proxy.url)
         if asked.options.intercept:
@@ -267,7 +267,7 @@ def _run_and_watch_command(asked: CliRunArguments, env: Mapping[str, str]) -> li
     for pid, (program, hosts) in by_name.items():
         monitor.seen.setdefault(pid, bypass_monitor.BypassMonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
-    found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), check_traffic_arrived(total)]
+    found += [DoctorFinding(OK if code == 0 else NOTE, f"the command ended with {code}"), check_traffic_arrived(total)]
     arrived, intercepted = total.calls > 0, asked.options.intercept
     return found + diagnose_observed_proxy_bypasses(
         monitor.seen, past, proxy.url, intercepted=intercepted, arrived=arrived

@@ -37,7 +37,7 @@ from llmproxy.core.store.row_conversion import StoredCallSummary, get_answer_dat
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.server_store_copies import store_exists
+from llmproxy.postgres_store_paths import store_exists
 from llmproxy.trace.comparing import answer_drift_statistics as stats
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_cassette_replay_rules, read_volatile_fields
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError, ensure_program_prefix
+from llmproxy.postgres_store_paths import find_postgres_of_local_copy, format_store_location
 from llmproxy.protocol import DEFAULT_STORE, format_cassette_sample_name
-from llmproxy.server_store_copies import find_postgres_of_local_copy, format_store_location
 from llmproxy.settings import shareable_path
 from llmproxy.trace.export import write_otlp, write_trace
 from llmproxy.ui.html_file import build_viewer_page_data, choose_cassettes

@@ -43,7 +43,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_newest_run_variables, read_volatile_fields, save_cassette_volatile_fields
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.server_store_copies import store_exists
+from llmproxy.postgres_store_paths import store_exists
 from llmproxy.settings import Loaded
 
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "JENKINS_URL", "BUILDKITE", "TEAMCITY_VERSION")

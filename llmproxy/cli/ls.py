@@ -34,8 +34,8 @@ from llmproxy.core.store.reader import CassetteInfo
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import Exit, SettingsError
+from llmproxy.postgres_store_paths import format_store_location
 from llmproxy.protocol import Channel, format_cassette_sample_name
-from llmproxy.server_store_copies import format_store_location
 
 if TYPE_CHECKING:
     from llmproxy.core.store import integrity_checks

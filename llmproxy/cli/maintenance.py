@@ -33,7 +33,7 @@ from llmproxy.cli.parts.store_arguments import (
     suggest_cassette_option,
     validate_cassette_name,
 )
-from llmproxy.core.bindings.text_alignment import find_git_user_positions
+from llmproxy.core.bindings.text_alignment import find_people_in_git_output
 from llmproxy.core.cassettes.anonymized_export import read_replay_rules_in_file_head
 from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.importing import convert_exchanges
@@ -45,7 +45,7 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.integrity_checks import count_bytes_freed_by_deletion, find_damages
 from llmproxy.core.store.queries import (
     RekeyedRecording,
-    find_merged_keys,
+    find_recordings_now_sharing_key,
     find_split_keys,
     read_cassette_accepted_changes,
 )
@@ -61,7 +61,7 @@ from llmproxy.errors import (
     ensure_program_prefix,
 )
 from llmproxy.file_io import read_bounded_bytes
-from llmproxy.server_store_copies import format_store_location
+from llmproxy.postgres_store_paths import format_store_location
 
 _DAY = 86_400
 
@@ -171,7 +171,9 @@ class _Verifier:
         if changed:
             many = f"{len(changed)} interactions were recorded under other rules"
             print_line(f"{many} and have another key under today's:")
-            _print_recording_groups("one key now (they would answer each other's requests)", find_merged_keys(found))
+            _print_recording_groups(
+                "one key now (they would answer each other's requests)", find_recordings_now_sharing_key(found)
+            )
             _print_recording_groups("different keys now (they were one request before)", find_split_keys(found))
             if not self.rekey:
                 print_line("Replay derives today's keys whenever it opens their cassette.")
@@ -496,7 +498,7 @@ def _scan_file(
                     told = ", ".join(f"{name} x{n}" if n > 1 else name for name, n in names.items())
                     secrets.append((f"{place}, {part}", told))
                 text = b"\n".join((one.request.body, one.response.body)).decode("utf-8", "replace")
-                people += [(place, who) for who in find_git_user_positions(text)]
+                people += [(place, who) for who in find_people_in_git_output(text)]
         if secrets:
             return secrets, people
     text = _read_file_or_store_copy(path).decode("utf-8", "surrogateescape")
@@ -506,7 +508,7 @@ def _scan_file(
     secrets = [(f"line {name_some(map(str, lines), shown=_LINES)}", name) for name, lines in lines_by_name.items()]
     if is_store:
         return secrets, people
-    for who, places in find_git_user_positions(text).items():
+    for who, places in find_people_in_git_output(text).items():
         lines = list(dict.fromkeys(text.count("\n", 0, place) + 1 for place in places[: _LINES + 1]))
         more = " and more" if len(lines) > _LINES else ""
         people.append((f"line {', '.join(map(str, lines[:_LINES]))}{more}", who))

@@ -13,12 +13,17 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from llmproxy.cli.parts.options import STORE as SUITES, CommandWithSettingsFlags, get_given_run_options, load_settings
+from llmproxy.cli.parts.options import (
+    STORE as SUITES,
+    CommandWithSettingsFlags,
+    load_settings,
+    read_run_command_options,
+)
 from llmproxy.cli.parts.store_arguments import STORE
 from llmproxy.client.tools.mcp_shim import McpShimOptions, run_mcp_shim
 from llmproxy.errors import LLMProxyError, SettingsError
+from llmproxy.postgres_store_paths import is_postgres_url
 from llmproxy.protocol import DEFAULT_STORE, RUN_VARIABLE, URL_VARIABLE
-from llmproxy.server_store_copies import is_postgres_url
 
 _DASHES = "write -- before the server's command: llmproxy mcp -- npx -y some-server"
 _BEHIND = "llmproxy.behind"
@@ -94,7 +99,7 @@ def serve_cassette_store_over_mcp(
     named = what if is_store else str(store or "")
     named, other = (named, "") if named else choose_cassette_store_for_mcp(Path.cwd())
     behind = ctx.meta[_BEHIND]
-    options = tuple(get_given_run_options(ctx).list_flags_to_repeat())
+    options = tuple(read_run_command_options(ctx).list_flags_to_repeat())
     if options and not behind:
         flag, value = options[0]
         raise SettingsError(f"{flag} {value}: this option is for the agent's command, but no command follows --.")

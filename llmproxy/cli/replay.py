@@ -49,8 +49,8 @@ from llmproxy.core.forks.fork_rows import fork_cassette
 from llmproxy.core.forks.overrides import AnswerOverrides, parse_answer_override_options
 from llmproxy.core.sessions.session import split_sample_name
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, SettingsError
+from llmproxy.postgres_store_paths import refuse_postgres_store_for_option
 from llmproxy.protocol import AUTHENTICATION, VCR_MODES, Channel, Decision, Mode
-from llmproxy.server_store_copies import refuse_postgres_store_for_option
 from llmproxy.settings import Loaded, format_shown_path
 from llmproxy.trace import Cassette, ReplayDiff, render
 from llmproxy.trace.export import build_trace_from_calls
@@ -117,7 +117,7 @@ def run_replay(asked: ReplayCommandArguments, env: Mapping[str, str]) -> int:
         refuse_postgres_store_for_option("--live", loaded.settings.store)
     if not read_llmproxy_url(env):
         require_store_or_cassette_dir(loaded)  # before anything is made
-    tools = setup.find_command_mcp_servers(run, env)
+    tools = setup.find_mcp_servers_of_agent_command(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
         options = setup.build_start_flags(run.flags, forward=run.options.intercept, tools=tools)

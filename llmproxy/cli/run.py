@@ -64,7 +64,7 @@ def run_command_with_proxy(asked: CliRunArguments, env: Mapping[str, str]) -> in
         write_json_result_file(how.json, {})  # a file of an earlier run says nothing of this one
     if read_llmproxy_url(env):
         setup.refuse_start_only_flags(asked.flags)
-    tools = setup.find_command_mcp_servers(asked, env)
+    tools = setup.find_mcp_servers_of_agent_command(asked, env)
     declared = asked.list_run_variables(env)
     since = time.time()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:

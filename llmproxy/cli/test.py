@@ -29,7 +29,7 @@ from llmproxy.cli.parts.options import (
     LAST_REPORT,
     STORE,
     OwnOptionsFirstInHelp,
-    find_tests_store,
+    find_test_recordings_store,
     get_given_flag_values,
     load_settings,
 )
@@ -40,12 +40,12 @@ from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, read_llmpro
 from llmproxy.core.sessions.journal import get_decision_journal_path
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.file_io import create_gitignored_folder
+from llmproxy.postgres_store_paths import find_postgres_of_local_copy, is_postgres_url, strip_secrets_from_url
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, UpdateMode
 from llmproxy.report.events import Completed, Handler
 from llmproxy.report.report_kinds import CHOICES, create_report_event_handler, make_last_report_writer
 from llmproxy.report.scenario_rows import BaselineChangePrinter, read_baseline
 from llmproxy.report.trend import TrendRecorder, format_trend, read_recent_tests
-from llmproxy.server_store_copies import find_postgres_of_local_copy, is_postgres_url, strip_secrets_from_url
 
 if TYPE_CHECKING:
     from llmproxy.client.fault_sweep_judging import FaultTrialFinding
@@ -152,7 +152,7 @@ def _run_tests_listing_changes(asked: TestCommandOptions) -> int:
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
     code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: UpdateMode.TRIAL.value})
     loaded = load_settings(flags)
-    store, usual = find_tests_store(loaded), CASSETTES if CASSETTES.is_dir() else None
+    store, usual = find_test_recordings_store(loaded), CASSETTES if CASSETTES.is_dir() else None
     found = build_changed_requests_report(store, since)
     found = replace(found, counts={**found.counts, **changes.count_last_report_outcomes(since)})
     folder, record = loaded.settings.cassette_dir or usual, f"{asked.base_command} --mode auto"
@@ -209,7 +209,7 @@ class TestCommandOptions:
     def find_store(self, env: Mapping[str, str]) -> Path | None:
         """Return the store of the tests; None if a running proxy has another, or settings do not decide."""
         with suppress(LLMProxyError):
-            return None if read_llmproxy_url(env) else find_tests_store(load_settings(self.flags))
+            return None if read_llmproxy_url(env) else find_test_recordings_store(load_settings(self.flags))
         return None
 
     def _close_reports(self, reports: Sequence[Handler]) -> list[str]:
@@ -249,12 +249,14 @@ class TestCommandOptions:
         if self.baseline is not None:
             against.append(BaselineChangePrinter(read_baseline(self.baseline, ids), sys.stdout.write, ids))
         shown = helpers.make_suite_console(verbose=settings.settings.verbose)
-        journal = get_decision_journal_path(find_tests_store(settings))
+        journal = get_decision_journal_path(find_test_recordings_store(settings))
         kept = [] if self.rejudge is not None or self.step else [TrendRecorder(journal, print_warning)]
         last = make_last_report_writer(Path.cwd() / LAST_REPORT, print_warning) if self.rejudge is None else []
         if settings.settings.live:
             against.append(
-                LiveRunDifferenceReporter(settings, find_tests_store(settings), self.baseline, self._print_live_diff)
+                LiveRunDifferenceReporter(
+                    settings, find_test_recordings_store(settings), self.baseline, self._print_live_diff
+                )
             )
         try:
             heard = [*against, *kept, *last, *reports]
@@ -279,7 +281,7 @@ class TestCommandOptions:
 
     def print_trend(self) -> int:
         """Print past tests of all scenarios, of suites, or of those selected by --id. Raises LLMProxyError."""
-        path = get_decision_journal_path(find_tests_store(load_settings(self.flags)))
+        path = get_decision_journal_path(find_test_recordings_store(load_settings(self.flags)))
         tests = read_recent_tests(path)
         known = set(self.ids)
         if self.paths != (".",):
@@ -323,7 +325,7 @@ class TestCommandOptions:
         from llmproxy.suite.selection import check_cost_estimate_before_run
 
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None
-        store = find_tests_store(settings)
+        store = find_test_recordings_store(settings)
         options = [] if read_llmproxy_url(env) else build_test_proxy_flags(self.flags, settings)
         if options and self.flags.get("port") is None and any("url" in (each.suite.agent or ()) for each in cases):
             options.append(f"--port={settings.settings.port}")  # a service that runs already has its base URLs there
@@ -392,13 +394,13 @@ class TestCommandOptions:
         parcel = pack_suites(
             run_context, cases, self.paths, settings, started, files=self.send, variables=self.send_env, env=env
         )
-        notes = check_cost_estimate_before_run(find_tests_store(settings), cases, run_context.options)
+        notes = check_cost_estimate_before_run(find_test_recordings_store(settings), cases, run_context.options)
         typer.echo(
             f"llmproxy: {transfer_files.describe_files_sent_to_cluster(parcel, self.on, '--send FILE')}", err=True
         )
         told = partial(
             transfer_files.use_local_store_ids_in_events,
-            known=partial(transfer_files.map_recording_names_to_ids, find_tests_store(settings)),
+            known=partial(transfer_files.map_recording_names_to_ids, find_test_recordings_store(settings)),
         )
         with closing(run_context), open_ray_connection(self.on, parcel.batch, parcel.rates) as runner:
             run_context.execute = RemoteCaseRunner(runner, parcel, told).run_case

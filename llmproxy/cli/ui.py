@@ -18,17 +18,17 @@ import typer
 from llmproxy.advice import format_llmproxy_command, format_store_option
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.import_files import RecordingFileImporter, group_files_by_cassette
-from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, find_tests_store, load_settings
+from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, find_test_recordings_store, load_settings
 from llmproxy.cli.parts.store_arguments import STORE, refuse_url_as_file
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.session import split_sample_name
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
+from llmproxy.postgres_store_paths import format_store_location, is_postgres_url, store_exists
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report.live_report_reader import make_report_query_handler, read_finished_report
 from llmproxy.report.sharding import detect_json_or_jsonl_report
 from llmproxy.scenario.lab.human_labels import add_or_replace_label
-from llmproxy.server_store_copies import format_store_location, is_postgres_url, store_exists
 from llmproxy.settings import format_shown_path
 from llmproxy.ui.page import Ask
 from llmproxy.ui.queries import answer_viewer_query
@@ -152,7 +152,7 @@ def _choose_store(given: Path | None, *, of_tests: bool = False) -> Path:
     loaded = load_settings({"store": given})
     if not loaded.is_default("store"):
         return Path(loaded.settings.store)
-    both = [Path(loaded.settings.store), find_tests_store(loaded)]
+    both = [Path(loaded.settings.store), find_test_recordings_store(loaded)]
     ranked = both[::-1] if of_tests else both
     return next((each for each in ranked if each.is_file()), ranked[0])
 

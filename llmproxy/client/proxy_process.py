@@ -30,8 +30,8 @@ from llmproxy.calls_and_totals import Totals
 from llmproxy.client.child_env import URL_VARIABLE
 from llmproxy.client.control import ControlApiClient, ControlError
 from llmproxy.errors import LLMProxyError, MachineError
+from llmproxy.postgres_store_paths import is_postgres_url
 from llmproxy.protocol import STARTED_BY_VARIABLE, SUMMARY_VARIABLE
-from llmproxy.server_store_copies import is_postgres_url
 
 COMMAND_VARIABLE = "LLMPROXY_COMMAND"
 PATIENCE = 120.0

@@ -33,15 +33,15 @@ from llmproxy.calls_and_totals import (
     Call,
     RecentProxyCallLog,
     Totals,
-    explain_option_exit,
     find_fail_on_exit_code,
     find_strict_violations,
+    format_exit_code_reason,
 )
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.faults.parsing import load_faults
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.live_channels import MixedLiveReplaySettings
+from llmproxy.core.mixed_live_replay import MixedLiveReplaySettings
 from llmproxy.core.providers.provider_table import get_call_channel
 from llmproxy.core.providers.upstreams_and_rate_limits import CallRateLimiter
 from llmproxy.core.secrets.redact import Redactor
@@ -58,9 +58,9 @@ from llmproxy.mitm.interception import HttpConnectHandler, is_loopback
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import RecordingAddon
 from llmproxy.parsers import parse_age_seconds
+from llmproxy.postgres_store_paths import find_postgres_of_local_copy, refuse_postgres_store_for_option
 from llmproxy.protocol import OFFLINE, Channel, Decision, UpdateMode
 from llmproxy.report.proxy_console import ProxyConsole, ProxyStartInfo
-from llmproxy.server_store_copies import find_postgres_of_local_copy, refuse_postgres_store_for_option
 from llmproxy.settings import Loaded, Settings, convert_listen_to_connect_host, format_shown_path
 
 log = logging.getLogger(__name__)
@@ -441,7 +441,9 @@ def find_exit_code_and_reason(
         totals, unused, used=used, fail_on_miss=settings.fail_on_miss, strict=settings.strict
     )
     if doubts:
-        return Exit.MISS, explain_option_exit(Exit.MISS, "--strict" if settings.strict else "--fail-on-miss", *doubts)
+        return Exit.MISS, format_exit_code_reason(
+            Exit.MISS, "--strict" if settings.strict else "--fail-on-miss", *doubts
+        )
     forbidden = find_fail_on_exit_code(totals, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
     return forbidden or (Exit.OK, "")
 

@@ -50,7 +50,7 @@ _SCHEMA = b"suite.schema.json"
 _PEEK = 200_000
 
 
-def file_mentions_plugin(path: Path) -> bool:
+def does_test_file_use_llmproxy(path: Path) -> bool:
     with suppress(OSError):
         return _USE.search(path.read_bytes()) is not None
     return False
@@ -183,7 +183,7 @@ def _is_plugin_used(config: pytest.Config, run: PytestPluginState) -> bool:
     places = [here / path for path in named] or testpaths or [here]
     there = [place for place in places if place.exists()]
     files, norecurse = config.getini("python_files"), config.getini("norecursedirs")
-    return any(map(file_mentions_plugin, list_files_pytest_imports(there, config.rootpath, files, norecurse)))
+    return any(map(does_test_file_use_llmproxy, list_files_pytest_imports(there, config.rootpath, files, norecurse)))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

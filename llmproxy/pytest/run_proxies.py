@@ -30,8 +30,8 @@ from llmproxy.client.proxy_process import (
 )
 from llmproxy.errors import MachineError
 from llmproxy.file_io import create_gitignored_folder
+from llmproxy.postgres_store_paths import find_postgres_of_local_copy
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, UPDATE_VARIABLE, Mode, UpdateMode
-from llmproxy.server_store_copies import find_postgres_of_local_copy
 from llmproxy.settings import load
 
 RUN_VARIABLE = "PYTEST_LLMPROXY_RUN"

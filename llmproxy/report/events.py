@@ -241,7 +241,7 @@ class Handler(Protocol):
         """Write the rest. No more events follow."""
 
 
-class UnbufferedEventHandler:
+class NoopCloseEventHandler:
     def close(self) -> None:
         """Do nothing: no output is buffered."""
 
@@ -252,7 +252,7 @@ HandlerLike = Handler | Callable[[Event], object]
 
 
 @dataclass(frozen=True, slots=True)
-class _FunctionHandler(UnbufferedEventHandler):
+class _FunctionHandler(NoopCloseEventHandler):
     call: Callable[[Event], object]
 
     def handle(self, event: Event) -> None:

@@ -16,14 +16,21 @@ from typing import Any, NamedTuple
 from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.amount_formatting import dollars, format_count, format_milliseconds, name_some
 from llmproxy.core.changes.accepted_change_model import build_change_for_removed_call, digest_key_of_call_not_made
-from llmproxy.core.changes.change import CarriedAnswerAttempt, Change, ChangeCause, ChangeSource, RefusalReason, shorten
+from llmproxy.core.changes.segment_change import (
+    CarriedAnswerAttempt,
+    Change,
+    ChangeCause,
+    ChangeSource,
+    RefusalReason,
+    shorten,
+)
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.sessions.journal import ChangedAgentTrialRunResult, read_changed_agent_trial_results
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import list_key_digests_allowed_unused, read_cassette_accepted_changes
 from llmproxy.core.store.row_conversion import StoredCallSummary
-from llmproxy.server_store_copies import store_exists
+from llmproxy.postgres_store_paths import store_exists
 from llmproxy.settings import format_shown_path
 
 OTHERWISE = 0.08

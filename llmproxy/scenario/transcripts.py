@@ -65,7 +65,7 @@ def format_transcript_entries(
     return found
 
 
-def list_messages_as_user_sees_them(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
+def list_messages_visible_to_user(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
     """Return a conversation as its user sees it: texts, or with `show` tool calls in brackets."""
     found: list[Message] = []
     names: dict[str, str] = {}

@@ -27,12 +27,7 @@ from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, choose_model, complete, require_model
 from llmproxy.scenario.models.transport import ModelAnswer
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.transcripts import (
-    enclose_in_tags,
-    fill_prompt,
-    list_messages_as_user_sees_them,
-    read_prompt_file,
-)
+from llmproxy.scenario.transcripts import enclose_in_tags, fill_prompt, list_messages_visible_to_user, read_prompt_file
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.criteria import object_schema
 from llmproxy.scenario.values.messages import UserFarewellMessages
@@ -216,7 +211,7 @@ class UserSimulatorAgent(AgentAdapter):
             system += "\n\n" + fill_prompt("user_simulator_end")
         greeted = [
             {"role": "assistant", "content": GREETING},
-            *list_messages_as_user_sees_them(input.messages, show=self.show_tools),
+            *list_messages_visible_to_user(input.messages, show=self.show_tools),
         ]
         found = [{"role": "system", "content": system}, *reverse_roles(greeted)]
         return [*found, {"role": "user", "content": NUDGE}] if found[-1]["role"] == "assistant" else found

@@ -23,8 +23,8 @@ from llmproxy.core.sessions.journal import JournaledMiss
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import CassetteNotFound, LLMProxyError
+from llmproxy.postgres_store_paths import format_store_location
 from llmproxy.protocol import UI_PREFIX, Decision
-from llmproxy.server_store_copies import format_store_location
 from llmproxy.ui import page, queries
 
 _DATA = UI_PREFIX + "data/"

@@ -23,8 +23,8 @@ from llmproxy.core.store.row_conversion import (
 )
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, RefusedError
+from llmproxy.postgres_store_paths import find_postgres_of_local_copy, format_store_location
 from llmproxy.protocol import AGENT
-from llmproxy.server_store_copies import find_postgres_of_local_copy, format_store_location
 from llmproxy.ui.calls import (
     ExchangeLinker,
     attach_tool_results_to_calls,

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli.doctor import (
-    Diagnosis,
     DiagnosisLevel,
+    DoctorFinding,
     check_certificates,
     check_own_address_exempt,
     check_proxy_env_variables,
@@ -135,7 +135,7 @@ def test_a_process_that_is_not_there_is_an_error() -> None:
 URL = "http://127.0.0.1:8080"
 
 
-def verdicts(findings: list[Diagnosis]) -> list[str]:
+def verdicts(findings: list[DoctorFinding]) -> list[str]:
     return [str(each.verdict) for each in findings]
 
 

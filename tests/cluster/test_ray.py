@@ -29,6 +29,7 @@ from tests.support.reports import bare, differences
 from tests.test_translated import statuses, translated  # noqa: F401 - the fixture
 
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_raylet_start_wait_time_s": "300"}
+QUIET |= {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}  # workers that nothing would use
 os.environ |= QUIET  # read when it is imported
 pytest.importorskip("ray", reason="Ray is not installed here: `scripts/test cluster` brings it")
 
@@ -37,7 +38,7 @@ pytestmark = [
     for each in ("pytest.PytestUnraisableExceptionWarning", "ResourceWarning", "DeprecationWarning", "FutureWarning")
 ]
 """What Ray leaves open is Ray's."""
-MANY = 54
+MANY = 27
 AGENT = """
 import json, os, sys, time, urllib.request
 from pathlib import Path
@@ -137,7 +138,7 @@ def kill_second(cluster: Any) -> None:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a project whose 60 runs are recorded."""
+    """Return a project whose 30 runs are recorded."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "agent.py").write_text(AGENT)
     (folder / "t.suite.yaml").write_text(SUITE)
@@ -180,7 +181,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def test_sixty_runs_are_told_as_on_one_machine_though_a_worker_and_a_node_die(cluster: Any, project: Path) -> None:
+def test_thirty_runs_are_told_as_on_one_machine_though_a_worker_and_a_node_die(cluster: Any, project: Path) -> None:
     """What died ran again, once, and is named; nothing of the recordings changed."""
     before = {path.name: path.read_bytes() for path in (project / "tests/cassettes").rglob("*.yaml")}
     assert run(project, "--report", "json=local.json").returncode == 1

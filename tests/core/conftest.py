@@ -7,18 +7,18 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from llmproxy.core.providers.routing import Route, route_by_host
+from llmproxy.core.providers.routing import RoutedRequest, route_by_host
 from llmproxy.core.traffic.interaction import Request
 
 VLLM = {"vllm": "http://localhost:8000/v1"}
 
 
 @pytest.fixture(scope="session")
-def real_requests(traffic: Path) -> list[tuple[Request, Route]]:
+def real_requests(traffic: Path) -> list[tuple[Request, RoutedRequest]]:
     """Return every distinct recorded request to a host of the provider table."""
     yaml = pytest.importorskip("yaml")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found: dict[tuple[str, str, bytes], tuple[Request, Route]] = {}
+    found: dict[tuple[str, str, bytes], tuple[Request, RoutedRequest]] = {}
     for path in sorted(traffic.rglob("*.yaml")):
         for entry in yaml.load(path.read_text(encoding="utf-8"), loader).get("interactions") or []:
             sent = entry["request"]

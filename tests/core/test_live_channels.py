@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from llmproxy.core.live_channels import (
+from llmproxy.core.mixed_live_replay import (
     MixedLiveReplaySettings,
     PartlyLiveSession,
     count_state_changes_before_calls,

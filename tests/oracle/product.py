@@ -27,7 +27,7 @@ from llmproxy.suite.checks.row_checks import (
 )
 from llmproxy.suite.checks.row_selection import RowCheckContext
 from llmproxy.suite.checks.tools import check_expected_tool_calls, check_tool_sequence, check_total_tool_calls
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.schema.assertions import Created, MessageProcessing, ToolExpect, Usage, Verify
 from llmproxy.suite.schema.suite import ChatStep
 from llmproxy.suite.stores import StoreAdapter, build_suite_store

@@ -10,7 +10,7 @@ import pytest
 from llmproxy.pytest.plugin import (
     _SUITE_NAMES,
     SUITE_KEYS,
-    file_mentions_plugin,
+    does_test_file_use_llmproxy,
     has_suite_file_content,
     is_suite_file_name,
     list_files_pytest_imports,
@@ -21,7 +21,7 @@ FILES, NORECURSE = ("test_*.py", "*_test.py"), (".*", "node_modules")
 
 
 def mentions_plugin_below(places: Iterable[Path], root: Path) -> bool:
-    return any(map(file_mentions_plugin, list_files_pytest_imports(places, root, FILES, NORECURSE)))
+    return any(map(does_test_file_use_llmproxy, list_files_pytest_imports(places, root, FILES, NORECURSE)))
 
 
 @pytest.mark.parametrize(("text", "uses"), [

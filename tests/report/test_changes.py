@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.changes.change import (
+from llmproxy.core.changes.segment_change import (
     CarriedAnswerAttempt,
     CarriedAnswerRefusal,
     Change,

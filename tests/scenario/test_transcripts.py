@@ -13,7 +13,7 @@ from llmproxy.scenario.transcripts import (
     enclose_in_tags,
     fill_prompt,
     format_transcript,
-    list_messages_as_user_sees_them,
+    list_messages_visible_to_user,
     read_prompt_file,
 )
 from llmproxy.scenario.types import Message
@@ -111,13 +111,13 @@ def test_who_talks_to_the_agent_sees_no_tools() -> None:
     """Row 31: calls and results are internals of the agent; with the switch, they are summarised in brackets."""
     messages = talk()
     messages[1]["content"] = "Let me look."
-    assert [m["content"] for m in list_messages_as_user_sees_them(messages)] == [
+    assert [m["content"] for m in list_messages_visible_to_user(messages)] == [
         "Weather in Paris?",
         "Let me look.",
         "24 degrees.",
     ]
-    assert [m["content"] for m in list_messages_as_user_sees_them(talk())] == ["Weather in Paris?", "24 degrees."]
-    shown = list_messages_as_user_sees_them(talk(), show=True)
+    assert [m["content"] for m in list_messages_visible_to_user(talk())] == ["Weather in Paris?", "24 degrees."]
+    shown = list_messages_visible_to_user(talk(), show=True)
     assert [m["role"] for m in shown] == ["user", "assistant", "assistant", "assistant"]
     assert shown[1]["content"] == '[called get_weather({"city": "Paris", "days": 1})]\n[called log()]'
     assert shown[2]["content"] == '[get_weather returned {"degrees": 24}]'

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from llmproxy.suite.reading.declaration_checks import ScenarioVariableChecker
 from llmproxy.suite.reading.load import LoadedSuites
+from llmproxy.suite.reading.scenario_step_checks import ScenarioVariableChecker
 from llmproxy.suite.schema.assertions import (
     Count,
     Created,

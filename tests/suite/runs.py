@@ -9,7 +9,7 @@ from typing import Any
 from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.row_checks import check_created_rows
 from llmproxy.suite.checks.row_selection import CaseStoreCleaner, RowCheckContext
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.schema.assertions import Created
 from llmproxy.suite.stores import MemoryEntityStore, Row, StoreLost
 from llmproxy.suite.stores.protocol import DeclaredEntityColumns

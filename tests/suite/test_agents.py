@@ -22,7 +22,7 @@ from llmproxy.suite.checks.row_checks import (
     wait_until_rows_match,
 )
 from llmproxy.suite.checks.row_selection import CaseStoreCleaner, RowCheckContext
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
 from llmproxy.suite.stores import ColumnType, StoreAdapter, build_suite_store
 from tests.provider import Provider

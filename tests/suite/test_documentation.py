@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.suite.matchers.registry import MODIFIERS, REGISTRY
-from llmproxy.suite.matchers.variables import BUILT_IN
+from llmproxy.suite.matchers.variable_references import BUILT_IN
 from llmproxy.suite.schema.assertions import MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.suite import STEPS, Defaults, IncludedPart, Scenario, Suite, Talk
 from tests.suite.fragment import load_fragment

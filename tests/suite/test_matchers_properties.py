@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check_value, evaluate_matcher_on_value
 from llmproxy.suite.matchers.registry import ABSENT, Unknown
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.live_channels import MixedLiveReplaySettings
+from llmproxy.core.mixed_live_replay import MixedLiveReplaySettings
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig
 from llmproxy.core.sessions.journal import CallDecisionJournalWriter

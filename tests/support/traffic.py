@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from llmproxy.core.providers.routing import Route, route_by_host
+from llmproxy.core.providers.routing import RoutedRequest, route_by_host
 from llmproxy.core.traffic.interaction import Headers
 
 
@@ -19,7 +19,7 @@ from llmproxy.core.traffic.interaction import Headers
 class Exchange:
     name: str
     host: str
-    route: Route | None
+    route: RoutedRequest | None
     method: str
     asked: bytes
     status: int

@@ -32,7 +32,7 @@ from llmproxy.client.control import ControlError
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, kill_group_at_once, to_shell_exit_code
 from llmproxy.core.faults.rules import FaultKind
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.server_store_copies import format_store_location
+from llmproxy.postgres_store_paths import format_store_location
 from llmproxy.settings import Loaded
 
 MOST_KEPT = 1 << 20
@@ -77,7 +77,7 @@ class FaultSweep:
     ) -> None:
         """`folder` takes the files of the proxy and of the runs. Raises SettingsError."""
         self._asked, self._loaded, self._env, self._kinds, self._folder = asked, loaded, env, kinds, folder
-        self._declared, self._tools = asked.list_run_variables(env), setup.find_command_mcp_servers(asked, env)
+        self._declared, self._tools = asked.list_run_variables(env), setup.find_mcp_servers_of_agent_command(asked, env)
         self._stdin, self._tell = read_stdin(), make_progress_printer()
         self._opened = itertools.count(1)
         self._patience = asked.options.patience or 10 * PATIENCE

@@ -30,7 +30,7 @@ from llmproxy.core.store.queries import write_cassette_replay_rules
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
-from llmproxy.server_store_copies import format_store_location
+from llmproxy.postgres_store_paths import format_store_location
 
 _SKIPPED = 20
 _YAML = (".yaml", ".yml")

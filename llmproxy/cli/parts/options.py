@@ -22,7 +22,7 @@ from llmproxy.advice import SuggestedCommandTemplate, quote_word
 from llmproxy.cli.parts.completion import complete_cassette_names, make_word_completer
 from llmproxy.core.providers.upstreams_and_rate_limits import add_env_upstreams
 from llmproxy.errors import SettingsError
-from llmproxy.server_store_copies import store_exists
+from llmproxy.postgres_store_paths import store_exists
 from llmproxy.settings import Loaded, Option, format_setting_value, format_shown_path, list_options_of_settings, load
 
 
@@ -147,7 +147,7 @@ class CliRunArguments:
     @classmethod
     def from_context(cls, ctx: typer.Context, command: Sequence[str] | None, **flags: object) -> Self:
         """Return what was typed, with `flags` in place of typed ones."""
-        return cls({**get_given_flag_values(ctx), **flags}, tuple(command or ()), get_given_run_options(ctx))
+        return cls({**get_given_flag_values(ctx), **flags}, tuple(command or ()), read_run_command_options(ctx))
 
     def list_run_variables(self, env: Mapping[str, str]) -> list[dict[str, str]]:
         """Return the run variables; given ones override detected ones. Raises SettingsError."""
@@ -272,7 +272,7 @@ def get_given_flag_values(ctx: typer.Context) -> Mapping[str, object]:
     return cast("Mapping[str, object]", ctx.meta[_FLAGS])
 
 
-def get_given_run_options(ctx: typer.Context) -> RunCommandOptions:
+def read_run_command_options(ctx: typer.Context) -> RunCommandOptions:
     typed: Mapping[str, object] = ctx.meta[_OPTIONS]
     given: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in typed.items()}
     return RunCommandOptions(**given)
@@ -355,5 +355,5 @@ def suggest_cassette_file_replay(loaded: Loaded) -> str:
     return f"{file} is there, and was not read. Replay it: {typed}"
 
 
-def find_tests_store(settings: Loaded) -> Path:
+def find_test_recordings_store(settings: Loaded) -> Path:
     return Path.cwd() / STORE if settings.is_default("store") else settings.settings.store

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from llmproxy import calls_and_totals
 from llmproxy.advice import SuggestedCommandTemplate, format_llmproxy_command, quote_word
 from llmproxy.amount_formatting import name_some
-from llmproxy.calls_and_totals import Totals, describe_served_failures, explain_option_exit, find_strict_violations
+from llmproxy.calls_and_totals import Totals, describe_served_failures, find_strict_violations, format_exit_code_reason
 from llmproxy.cli.parts.options import suggest_cassette_file_replay
 from llmproxy.cli.parts.printing import to_safe_line, write_stderr_lines
 from llmproxy.cli.parts.store_arguments import learn_fields_from_recorded_runs, open_given_store
@@ -180,7 +180,7 @@ class RunFinisher:
         if doubts := self._list_doubts(report, used=bool(used)):
             failing = settings.unknown_tool is UnknownToolPolicy.FAIL and not settings.fail_on_miss
             named = "--unknown-tool fail" if failing else "--strict" if settings.strict else "--fail-on-miss"
-            write_stderr_lines(f"llmproxy: {explain_option_exit(Exit.MISS, named, *doubts)}.")
+            write_stderr_lines(f"llmproxy: {format_exit_code_reason(Exit.MISS, named, *doubts)}.")
             return Exit.MISS
         if report.unreplaced_recordings_reason:
             write_stderr_lines(f"llmproxy: {report.unreplaced_recordings_reason}")
@@ -206,7 +206,9 @@ class RunFinisher:
 
     def report_bypass_attempts(self, code: int, *, only: bool) -> int:
         if self.tries:
-            said = explain_option_exit(Exit.MISS, "--only", "the command tried to bypass the proxy, and was blocked")
+            said = format_exit_code_reason(
+                Exit.MISS, "--only", "the command tried to bypass the proxy, and was blocked"
+            )
             tried = list_shortened_misses_with_counts(sorted(self.tries.elements()), prefix="  tried: ")
             write_stderr_lines(f"llmproxy: {said}:", *tried)
             return Exit.MISS

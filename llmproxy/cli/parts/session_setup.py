@@ -72,7 +72,7 @@ def open_session(
         raise SettingsError(msg, hint=hint) from error
 
 
-def find_command_mcp_servers(asked: CliRunArguments, env: Mapping[str, str]) -> FoundMcpServers | None:
+def find_mcp_servers_of_agent_command(asked: CliRunArguments, env: Mapping[str, str]) -> FoundMcpServers | None:
     """Return the known MCP servers of the agent to run. Raises SettingsError."""
     return find_agent_mcp_servers(asked.options.mcp_config, asked.command, env, Path.cwd())
 

@@ -18,14 +18,14 @@ from llmproxy.cli.parts.printing import ProgressLine, to_safe_line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteBusy, CassetteNotFound, RefusedError, SettingsError, remove_program_prefix
 from llmproxy.parsers import parse_path_setting_refusing_urls, read_name
-from llmproxy.protocol import format_cassette_sample_name
-from llmproxy.server_store_copies import (
+from llmproxy.postgres_store_paths import (
     find_postgres_of_local_copy,
     format_store_location,
     is_postgres_url,
     map_postgres_store_to_copy_path,
     store_exists,
 )
+from llmproxy.protocol import format_cassette_sample_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ import typer
 from llmproxy.amount_formatting import format_count
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.report import sharding
-from llmproxy.report.events import Completed, Event, Handler, RedactingEventHandler, Selected, UnbufferedEventHandler
+from llmproxy.report.events import Completed, Event, Handler, NoopCloseEventHandler, RedactingEventHandler, Selected
 from llmproxy.report.proxy_console import wants_colour
 from llmproxy.report.run_console import SuiteConsole
 
@@ -121,7 +121,7 @@ async def run_or_raise_interrupt[T](pending: Coroutine[Any, Any, T]) -> T:
             signal.signal(number, handler)
 
 
-class AbortedTestRunEndEmitter(UnbufferedEventHandler):
+class AbortedTestRunEndEmitter(NoopCloseEventHandler):
     """Tracks whether reports got the end of the test, and emits it if an error came first."""
 
     def __init__(self) -> None:

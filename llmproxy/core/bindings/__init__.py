@@ -18,7 +18,7 @@ from llmproxy.core.bindings.leaf_pairs import (
     list_volatile_field_values,
 )
 from llmproxy.core.bindings.leaf_places import Bindings, find_volatile_matches, mask_bound_values_in_tool_args
-from llmproxy.core.bindings.request_comparison import fill_in_present_values, match_requests_with_bindings
+from llmproxy.core.bindings.request_comparison import match_requests_with_bindings, rewrite_request_to_this_run
 from llmproxy.core.bindings.run_variables import (
     BadRunVariable,
     RunVariable,
@@ -28,7 +28,7 @@ from llmproxy.core.bindings.run_variables import (
     dump_run_variables,
 )
 from llmproxy.core.bindings.session_bindings import build_value_independent_key
-from llmproxy.core.bindings.volatile_learning import build_volatile_fields_for_capture
+from llmproxy.core.bindings.volatile_learning import find_fields_of_captured_value
 from llmproxy.core.bindings.volatile_result_fields import (
     BLOCK,
     KINDS,
@@ -61,10 +61,9 @@ __all__ = [
     "VolatileField",
     "build_run_variable",
     "build_value_independent_key",
-    "build_volatile_fields_for_capture",
     "deserialize_run_variables",
     "dump_run_variables",
-    "fill_in_present_values",
+    "find_fields_of_captured_value",
     "find_volatile_matches",
     "list_volatile_field_values",
     "mask_bound_values_in_tool_args",
@@ -73,4 +72,5 @@ __all__ = [
     "parse_volatile_field",
     "rewrite_answer",
     "rewrite_exact_hit_answer",
+    "rewrite_request_to_this_run",
 ]  # fmt: skip

@@ -200,7 +200,7 @@ _CLOSED = frozenset({Zone.ARGUMENTS, Zone.SYSTEM})
 """Zones in which no member is taken for a role or a call: a tool's arguments may have any shape."""
 
 
-def derive_zoned_member_place(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
+def derive_request_member_zone(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
     place = (parent or LeafPlace()).enter_child(member)
     if member in _SYSTEM:
         return place.enter_zone(Zone.SYSTEM)
@@ -331,9 +331,9 @@ def iterate_request_members(tree: object) -> Iterator[tuple[str, object, LeafPla
     for name in sorted(tree):
         if name == "request" and isinstance(body, dict):  # Code Assist wraps it
             for each in sorted(body):
-                yield f"request.{each}", body[each], derive_zoned_member_place(body, each, LeafPlace(step="request"))
+                yield f"request.{each}", body[each], derive_request_member_zone(body, each, LeafPlace(step="request"))
         else:
-            yield name, tree[name], derive_zoned_member_place(tree, name)
+            yield name, tree[name], derive_request_member_zone(tree, name)
 
 
 def find_volatile_matches(

@@ -42,7 +42,7 @@ from llmproxy.core.bindings.leaf_places import (
     LeafPlace,
     RequestZoneMapper,
     Zone,
-    derive_zoned_member_place,
+    derive_request_member_zone,
     find_volatile_matches,
     is_in_any_span,
     iterate_request_members,
@@ -408,7 +408,7 @@ def find_run_variables_in_text(bindings: Bindings, recorded: str, place: LeafPla
     )
 
 
-def fill_in_present_values(bindings: Bindings, tree: object) -> object:
+def rewrite_request_to_this_run(bindings: Bindings, tree: object) -> object:
     """Return a request's tree (as sent, or canonical) with present values in place of recorded ones."""
     if not isinstance(tree, dict):
         return tree
@@ -422,7 +422,7 @@ def fill_in_present_values(bindings: Bindings, tree: object) -> object:
 
 def rewrite_chat_message_with_bindings(bindings: Bindings, member: str, message: object) -> object:
     """Return one element of a body's member, rewritten alone: it contains its own role and form."""
-    return _rewrite_node(bindings, RequestZoneMapper(), message, derive_zoned_member_place({}, member).enter_child(0))
+    return _rewrite_node(bindings, RequestZoneMapper(), message, derive_request_member_zone({}, member).enter_child(0))
 
 
 def _rewrite_node(bindings: Bindings, reader: RequestZoneMapper, node: object, place: LeafPlace) -> object:

@@ -233,7 +233,7 @@ def list_varying_shell_output_spans(
     return sorted(gaps, key=lambda gap: gap.start)
 
 
-def find_git_user_positions(text: str) -> dict[str, list[int]]:
+def find_people_in_git_output(text: str) -> dict[str, list[int]]:
     """Return the people in a text's git output (or in a file of such texts), with their positions."""
     found: dict[str, list[int]] = {}
     for each in _PEOPLE.finditer(text):

@@ -24,8 +24,8 @@ from llmproxy.core.bindings.leaf_pairs import Fit, MisfitReason, Mismatch, Volat
 from llmproxy.core.bindings.leaf_places import Bindings, LeafPlace, RequestZoneMapper, Zone, iterate_request_members
 from llmproxy.core.bindings.request_comparison import (
     BoundRequestComparer,
-    fill_in_present_values,
     match_requests_with_bindings,
+    rewrite_request_to_this_run,
 )
 from llmproxy.core.bindings.run_variables import RunVariable, RunVariableKind
 from llmproxy.core.bindings.text_alignment import (
@@ -492,7 +492,7 @@ _INDEX = re.compile(r"\[\d+\]")
 _UNNAMED = re.compile(r"[^\w.-]")
 
 
-def build_volatile_fields_for_capture(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
+def find_fields_of_captured_value(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
     """Return the volatile fields for a captured value in tools' results of canonical requests, each once: the next
     run's tool answers another id, which the model gets before any capture.
     """
@@ -544,7 +544,9 @@ def rewrite_recorded_request_for_miss(
             return RecordedRequestWithPresentValues(whole.tree, bound, varying)
     found = _restate_request(bindings, recorded, present, known)
     return (
-        found if found.tree != present else RecordedRequestWithPresentValues(fill_in_present_values(bindings, recorded))
+        found
+        if found.tree != present
+        else RecordedRequestWithPresentValues(rewrite_request_to_this_run(bindings, recorded))
     )
 
 
@@ -553,7 +555,10 @@ def _restate_request(
 ) -> RecordedRequestWithPresentValues:
     paired, fields = pair_request_leaves(recorded, present), VolatileFieldReader(bindings)
     fields.collect_field_values(paired.leaves)
-    restating, tree = BoundRequestComparer(bindings, fields.found, known), fill_in_present_values(bindings, recorded)
+    restating, tree = (
+        BoundRequestComparer(bindings, fields.found, known),
+        rewrite_request_to_this_run(bindings, recorded),
+    )
     for mine, theirs, place in paired.leaves:
         fits = restating.visit_leaf(mine, theirs, place) is None
         restated = theirs if fits else _restate_beginning(restating, mine, theirs, place)

@@ -26,9 +26,9 @@ from llmproxy.core.bindings import (
     VolatileField,
     deserialize_run_variables,
     dump_run_variables,
-    fill_in_present_values,
     parse_volatile_field,
     rewrite_answer,
+    rewrite_request_to_this_run,
 )
 from llmproxy.core.cassettes.formats import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.jsonl import build_jsonl_line_object, parse_jsonl_exchange
@@ -75,7 +75,7 @@ def anonymize_interaction(interaction: Interaction) -> Interaction:
 
 def put_bound_values_in_interaction(interaction: Interaction, bindings: Bindings) -> Interaction:
     request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
-    renamed = fill_in_present_values(bindings, tree := parse_json(request.body))
+    renamed = rewrite_request_to_this_run(bindings, tree := parse_json(request.body))
     return replace(
         interaction,
         request=request if renamed == tree else replace(request, body=write_json_like(renamed, like=request.body)),

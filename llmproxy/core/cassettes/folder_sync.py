@@ -51,7 +51,7 @@ from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
-from llmproxy.server_store_copies import store_exists
+from llmproxy.postgres_store_paths import store_exists
 from llmproxy.settings import format_shown_path
 
 log = logging.getLogger(__name__)

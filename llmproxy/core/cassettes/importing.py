@@ -24,7 +24,7 @@ from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.dialects.usage_and_cost import read_model_named_in_answer, read_usage
 from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_fields
 from llmproxy.core.keys.normalize import Canonical, IdOrigin, build_key, canonicalize_request, list_ids_new_in_response
-from llmproxy.core.keys.server_object_changes import (
+from llmproxy.core.keys.server_state_in_keys import (
     STATE_HEADER,
     ServerObjectChangeLog,
     is_success,
@@ -32,7 +32,7 @@ from llmproxy.core.keys.server_object_changes import (
 )
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
-from llmproxy.core.providers.routing import Route, asks_for_stream, route_by_host
+from llmproxy.core.providers.routing import RoutedRequest, asks_for_stream, route_by_host
 from llmproxy.core.secrets.encoded_secret_redaction import SecretFingerprintCache
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.body_decoding import decode_body
@@ -136,7 +136,7 @@ class _ExchangeConverter:
             each, place.netloc, interaction, known=known, first=len(self.occurrences) > before
         )
 
-    def route_exchange(self, place: _RequestUrl, extra: _LlmproxyMember) -> tuple[Route, bool]:
+    def route_exchange(self, place: _RequestUrl, extra: _LlmproxyMember) -> tuple[RoutedRequest, bool]:
         if (provider := extra.text("provider")) and (ours := route_by_host(*place, {provider: place.origin})):
             return ours, provider in PROVIDERS
         if found := route_by_host(*place, self.upstreams):
@@ -145,10 +145,12 @@ class _ExchangeConverter:
             raise AssertionError(f"{place.origin} was named as an upstream and not found")
         return made_up, False
 
-    def canonical(self, request: Request, route: Route, sample: int) -> Canonical:
+    def canonical(self, request: Request, route: RoutedRequest, sample: int) -> Canonical:
         return canonicalize_request(request, route, self.rules, lambda name: self.made.get((sample, name)))
 
-    def add_server_state(self, request: Request, route: Route, each: Recorded, body: bytes, sample: int) -> Request:
+    def add_server_state(
+        self, request: Request, route: RoutedRequest, each: Recorded, body: bytes, sample: int
+    ) -> Request:
         """Add the state before a request, and record its own changes of the server's objects."""
         canonical = self.canonical(request, route, sample)
         changes = self.changes.setdefault(sample, ServerObjectChangeLog())
@@ -163,7 +165,7 @@ class _ExchangeConverter:
         return request
 
     def build_interaction(
-        self, each: Recorded, place: _RequestUrl, route: Route, extra: _LlmproxyMember
+        self, each: Recorded, place: _RequestUrl, route: RoutedRequest, extra: _LlmproxyMember
     ) -> Interaction:
         headers, body = _undo_coding(each.headers, each.body, ours=extra.ours)
         sample, party = extra.get_number("sample", 1), extra.text("party") or AGENT
@@ -214,7 +216,7 @@ def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers,
     return remove_headers(headers, "content-encoding"), body
 
 
-def _build_response(each: Recorded, route: Route, extra: _LlmproxyMember, *, stream: bool) -> Response:
+def _build_response(each: Recorded, route: RoutedRequest, extra: _LlmproxyMember, *, stream: bool) -> Response:
     headers, body = _undo_coding(each.response_headers, each.response_body, ours=extra.ours)
     chunked = header(headers, "content-length") is None  # the field itself is framing and not kept
     kind = header(headers, "content-type") or ""

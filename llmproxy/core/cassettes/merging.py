@@ -36,7 +36,7 @@ from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteError, CassetteNotFound, SettingsError
-from llmproxy.server_store_copies import format_store_location
+from llmproxy.postgres_store_paths import format_store_location
 from llmproxy.sqlite_file import translate_errors
 
 _HOLDER = "llmproxy merge"

@@ -22,7 +22,7 @@ from datetime import date
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
-from llmproxy.core.changes.change import Change, ChangeCause, ChangeSource, diff_hunks, digest_texts
+from llmproxy.core.changes.segment_change import Change, ChangeCause, ChangeSource, diff_hunks, digest_texts
 from llmproxy.core.providers.provider_table import ClientProgram
 from llmproxy.core.traffic.interaction import Key
 

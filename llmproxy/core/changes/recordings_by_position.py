@@ -20,13 +20,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from llmproxy.core.changes.accepted_change_model import AcceptedChange
-from llmproxy.core.changes.change import CarriedAnswerRefusal, Hunk, RefusalReason, digest_texts, iterate_sequence_edits
 from llmproxy.core.changes.request_parsing import (
     RecordedAnswersByToolCalls,
     RequestInSegments,
     extract_text_only_content,
     parse_request_into_segments,
     to_text,
+)
+from llmproxy.core.changes.segment_change import (
+    CarriedAnswerRefusal,
+    Hunk,
+    RefusalReason,
+    digest_texts,
+    iterate_sequence_edits,
 )
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message
@@ -175,7 +181,7 @@ class RecordingWithParsedRequest:
     """Lines of its system text that differ in other calls with the same text around them."""
 
 
-class RecordingsByPosition:
+class RecordingsByConversationPlace:
     def __init__(self, recordings: Iterable[RecordedCall]) -> None:
         all_ = list(recordings)
         self.known = RecordedAnswersByToolCalls()

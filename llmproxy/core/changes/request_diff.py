@@ -16,17 +16,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
-from llmproxy.core.changes.change import (
-    CarriedAnswerRefusal,
-    Change,
-    ChangeCause,
-    ChangeSource,
-    Hunk,
-    RefusalReason,
-    diff_hunks,
-    digest_texts,
-    iterate_sequence_edits,
-)
 from llmproxy.core.changes.recordings_by_position import (
     RecordingWithParsedRequest,
     find_tool_result_rewording,
@@ -44,12 +33,23 @@ from llmproxy.core.changes.request_parsing import (
     remove_tool_call_ids,
     to_text,
 )
+from llmproxy.core.changes.segment_change import (
+    CarriedAnswerRefusal,
+    Change,
+    ChangeCause,
+    ChangeSource,
+    Hunk,
+    RefusalReason,
+    diff_hunks,
+    digest_texts,
+    iterate_sequence_edits,
+)
 from llmproxy.core.dialects.answer_writing import parse_arguments
 from llmproxy.core.dialects.conversation import Kind, Segment, describe_first_change_within_tool
 from llmproxy.core.dialects.messages import SCHEMAS, Message, as_dict, as_list, as_str
 from llmproxy.core.dialects.usage_and_cost import LIMITS
 from llmproxy.core.keys.built_in_body_rules import SYSTEM_ROLES
-from llmproxy.core.keys.server_object_changes import STATE_HEADER
+from llmproxy.core.keys.server_state_in_keys import STATE_HEADER
 from llmproxy.core.providers.provider_table import ClientProgram
 from llmproxy.core.traffic.canonical_json import dump
 

@@ -21,7 +21,7 @@ from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from llmproxy.core.changes.change import digest_texts
+from llmproxy.core.changes.segment_change import digest_texts
 from llmproxy.core.dialects.answer_writing import parse_arguments
 from llmproxy.core.dialects.conversation import Kind, Segment, list_request_segments
 from llmproxy.core.dialects.messages import (

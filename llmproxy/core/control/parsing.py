@@ -12,7 +12,7 @@ from llmproxy.core.engine.forking import ForkState
 from llmproxy.core.faults.parsing import parse_session_faults, require_integer_fault_seed
 from llmproxy.core.faults.rules import Faults
 from llmproxy.core.forks.overrides import AnswerOverrides, parse_mocks, parse_tool_and_answer_overrides
-from llmproxy.core.live_channels import MixedLiveReplaySettings
+from llmproxy.core.mixed_live_replay import MixedLiveReplaySettings
 from llmproxy.core.sessions.session import split_sample_name
 from llmproxy.errors import RefusedError
 from llmproxy.parsers import parse_channel_list, read_name_patterns, read_tool_policy, read_upstreams

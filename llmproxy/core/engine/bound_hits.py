@@ -24,13 +24,13 @@ from llmproxy.core.bindings import (
     RunVariable,
     VolatileField,
     build_value_independent_key,
-    build_volatile_fields_for_capture,
     dump_run_variables,
+    find_fields_of_captured_value,
     match_requests_with_bindings,
     rewrite_exact_hit_answer,
 )
 from llmproxy.core.bindings.leaf_pairs import ON_TRIAL
-from llmproxy.core.bindings.request_comparison import fill_in_present_values, rewrite_chat_message_with_bindings
+from llmproxy.core.bindings.request_comparison import rewrite_chat_message_with_bindings, rewrite_request_to_this_run
 from llmproxy.core.bindings.session_bindings import (
     BoundAnswer,
     FieldLearningResults,
@@ -176,7 +176,7 @@ class RecordedRequestCache:
         known = read_volatile_fields(store, session.cassette)
         ids = sorted(session.served)[-_LOOKED_AT:]
         trees = [made.tree for id_ in ids if (made := self.load_canonical(store, id_)) is not None]
-        found = [slot for each in run_variables for slot in build_volatile_fields_for_capture(trees, each)]
+        found = [slot for each in run_variables for slot in find_fields_of_captured_value(trees, each)]
         places = {(slot.tool, slot.at, slot.before) for slot in known}
         new = [slot for slot in dict.fromkeys(found) if (slot.tool, slot.at, slot.before) not in places]
         if new:
@@ -214,8 +214,8 @@ class _RecordingRestater(RecordedRequestRewriter):
     def _restate_tree(self, id_: int, recorded: Canonical, table: Bindings) -> object:
         member, said = find_messages_member(recorded.tree)
         if not isinstance(recorded.tree, dict) or not isinstance(recorded.tree.get(member), list):
-            return fill_in_present_values(table, recorded.tree)
-        rest = fill_in_present_values(table, {**recorded.tree, member: []})
+            return rewrite_request_to_this_run(table, recorded.tree)
+        rest = rewrite_request_to_this_run(table, {**recorded.tree, member: []})
         messages = [self.restate_message(id_, recorded, n) for n in range(len(said))]
         return {**rest, member: messages} if isinstance(rest, dict) else rest
 

@@ -20,20 +20,24 @@ from llmproxy.core.bindings import (
     Bindings,
     Mismatch,
     deserialize_run_variables,
-    fill_in_present_values,
     find_volatile_matches,
     mask_bound_values_in_tool_args,
     match_requests_with_bindings,
     rewrite_answer,
+    rewrite_request_to_this_run,
 )
 from llmproxy.core.bindings.leaf_places import ToolInvocation
 from llmproxy.core.bindings.run_variables import PATHS
 from llmproxy.core.bindings.session_bindings import BoundAnswer
 from llmproxy.core.changes.accepted_change_model import AcceptedChange
-from llmproxy.core.changes.change import CarriedAnswerAttempt, CarriedAnswerRefusal, Change, RefusalReason
-from llmproxy.core.changes.recordings_by_position import RecordedCall, RecordingsByPosition, RecordingWithParsedRequest
+from llmproxy.core.changes.recordings_by_position import (
+    RecordedCall,
+    RecordingsByConversationPlace,
+    RecordingWithParsedRequest,
+)
 from llmproxy.core.changes.request_diff import ReadVolatile, diff_requests
 from llmproxy.core.changes.request_parsing import RequestInSegments, list_history_call_ids
+from llmproxy.core.changes.segment_change import CarriedAnswerAttempt, CarriedAnswerRefusal, Change, RefusalReason
 from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import Message
@@ -42,7 +46,7 @@ from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.forking import ForkState
 from llmproxy.core.engine.partly_live_sessions import MixedLiveReplayInterceptor
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.keys.server_object_changes import is_success
+from llmproxy.core.keys.server_state_in_keys import is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import ClientProgram, parse_user_agent_client
@@ -94,7 +98,7 @@ class CarriedAnswerRunState:
 class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
     def __init__(self, parts: EngineParts, accepted: Sequence[AcceptedChange], *, trial: bool, barred: str) -> None:
         self._parts, self._accepted, self._trial, self._barred = parts, accepted, trial, barred
-        self._places: dict[str, tuple[object, RecordingsByPosition]] = {}
+        self._places: dict[str, tuple[object, RecordingsByConversationPlace]] = {}
         """The store's generation and the recordings, by party."""
         self._run = CarriedAnswerRunState()
         self._told: list[CarriedAnswerAttempt] = []
@@ -225,13 +229,13 @@ class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
         forward = Bindings(then, now, scope=scope)
         if not forward.changed:
             return wanted, None
-        if fill_in_present_values(forward, wanted.tree) != wanted.tree:
+        if rewrite_request_to_this_run(forward, wanted.tree) != wanted.tree:
             return None
-        tree = fill_in_present_values(Bindings(now, then, scope=scope), wanted.tree)
+        tree = rewrite_request_to_this_run(Bindings(now, then, scope=scope), wanted.tree)
         return replace(wanted, tree=tree, body=dump(tree)), forward
 
     def _choose_by_place(
-        self, call: Exchange, store: Store, places: RecordingsByPosition, request: RequestInSegments,
+        self, call: Exchange, store: Store, places: RecordingsByConversationPlace, request: RequestInSegments,
         bindings: Bindings | None, said: str,
     ) -> CarriedAnswerOutcome:  # fmt: skip
         if isinstance(placed := places.find_recordings(request), CarriedAnswerRefusal):
@@ -273,7 +277,7 @@ class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
                 return CarriedAnswerRefusal(RefusalReason.ENDED, f"{change.name} was accepted until {last}: {change}")
         return None
 
-    def _load_model_call_positions(self, call: Exchange, store: Store) -> RecordingsByPosition:
+    def _load_model_call_positions(self, call: Exchange, store: Store) -> RecordingsByConversationPlace:
         opened, written = store.generation
         # The session's own recordings have no place.
         generation = opened, written if call.session.settings.mode in OFFLINE else 0
@@ -283,7 +287,7 @@ class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
         place = session.cassette, session.sample
         found = list_recorded_model_calls(store, place, call.party, config.rules, config.upstreams)
         own = session.position.recorded_here
-        made = RecordingsByPosition(each for each in found if (call.party, each.key) not in own)
+        made = RecordingsByConversationPlace(each for each in found if (call.party, each.key) not in own)
         self._places[call.party] = generation, made
         return made
 
@@ -311,7 +315,7 @@ def find_recordings_equated_by_change(
         place = (cassette, info.sample)
         for party in dict.fromkeys(each.party for each in store.list_keys(*place)):
             recorded = list_recorded_model_calls(store, place, party, rules, upstreams)
-            yield from RecordingsByPosition(recorded).find_conflicts_under_changes(accepted)
+            yield from RecordingsByConversationPlace(recorded).find_conflicts_under_changes(accepted)
 
 
 def _read_history_call_ids(canonical: Canonical, body: bytes) -> list[str]:
@@ -331,7 +335,7 @@ def _rewrite_carried_answer(call: Exchange, looked: CarriedAnswerOutcome, respon
         return response
     recorded = looked.placed.recorded.canonical.tree
     fit = match_requests_with_bindings(
-        bindings, recorded, fill_in_present_values(bindings, recorded), binding.bound.known
+        bindings, recorded, rewrite_request_to_this_run(bindings, recorded), binding.bound.known
     )
     return fit if isinstance(fit, Mismatch) else rewrite_answer(bindings, fit, response, binding.bound.known)
 

@@ -32,7 +32,7 @@ from llmproxy.core.engine.recording_and_accounting import (
 from llmproxy.core.engine.recording_replacement import (
     AbandonedRecordingFeature,
     BudgetFeature,
-    RecordingReplacementFeature,
+    RecordingUpdateFeature,
     StaleRecordingFeature,
 )
 from llmproxy.core.engine.request_identification import KeyDeriver, RequestRouteResolver
@@ -53,7 +53,7 @@ FEATURES: tuple[type[Feature], ...] = (
     SessionFeatureMixingLiveAndReplay,  # before lookups: live calls need none; last on answers: stores what clients got
     BindingFeature,  # finds bound hits; one whose answer cannot be rewritten is a miss
     AcceptedChangesFeature,  # only if neither the key nor bindings found a recording
-    RecordingReplacementFeature,  # sends what AcceptedChangesFeature found changed; chooses the cassette of all answers
+    RecordingUpdateFeature,  # sends what AcceptedChangesFeature found changed; chooses the cassette of all answers
     FaultFeature,  # after all hits are found, and before the arrival is counted
     ForkFeature,  # counts calls without a fault, and forks if no feature before it found a recording
     StaleRecordingFeature,  # checks the final hit

@@ -16,8 +16,8 @@ from llmproxy.core.store.queries import derive_keys_under_current_rules
 from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_plan import SerializedAnswerCache
+from llmproxy.postgres_store_paths import store_exists
 from llmproxy.protocol import Decision, Mode, ReplayablePolicy
-from llmproxy.server_store_copies import store_exists
 
 TEXT = 240
 """Maximum characters of prompt and answer that are shown."""

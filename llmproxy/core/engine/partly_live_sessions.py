@@ -18,8 +18,10 @@ from llmproxy.core.engine.mcp_playback import McpAnswerPlayback
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, store_fork_row
 from llmproxy.core.keys.mcp import STREAM
-from llmproxy.core.keys.server_object_changes import is_success
-from llmproxy.core.live_channels import (
+from llmproxy.core.keys.server_state_in_keys import is_success
+from llmproxy.core.mcp_answer_replay import build_mcp_refusal_response, read_mcp_call_with_result
+from llmproxy.core.misses.explain import MissContext
+from llmproxy.core.mixed_live_replay import (
     LISTS,
     TOOLS,
     ChangeCountsAtRecordedToolCalls,
@@ -34,8 +36,6 @@ from llmproxy.core.live_channels import (
     may_depend_on_tool_state,
     split_tools_by_read_only,
 )
-from llmproxy.core.mcp_answer_replay import build_mcp_refusal_response, read_mcp_call_with_result
-from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.sessions.call_interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import LiveSessionForbidden, Session, split_sample_name

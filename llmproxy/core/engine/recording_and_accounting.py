@@ -17,7 +17,7 @@ from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver
 from llmproxy.core.engine.request_stages import MissOfRetriedRequestError
 from llmproxy.core.keys.normalize import list_ids_new_in_response
-from llmproxy.core.keys.server_object_changes import is_success
+from llmproxy.core.keys.server_state_in_keys import is_success
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import is_complete_replayable_response

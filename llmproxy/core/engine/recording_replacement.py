@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, override
 
 from llmproxy.amount_formatting import format_count
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.changes.change import Change, RefusalReason
+from llmproxy.core.changes.segment_change import Change, RefusalReason
 from llmproxy.core.dialects.conversation import parse_answer_as_message, read_request_messages
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_max_call_cost
@@ -495,7 +495,7 @@ def _get_answer_content(answer: Message) -> object:
     return answer.text, [(call.name, call.arguments) for call in answer.tool_calls]
 
 
-class RecordingReplacementFeature(Feature):
+class RecordingUpdateFeature(Feature):
     kind = RecordingReplacementInterceptor
 
     def __init__(self, parts: EngineParts) -> None:

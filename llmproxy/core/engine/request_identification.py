@@ -31,11 +31,7 @@ from llmproxy.core.keys.normalize import (
     find_model_in_body,
     list_provider_state_ids_in_body,
 )
-from llmproxy.core.keys.server_object_changes import (
-    STATE_HEADER,
-    iter_texts_at_path,
-    predict_request_effect_on_provider,
-)
+from llmproxy.core.keys.server_state_in_keys import STATE_HEADER, iter_texts_at_path, predict_request_effect_on_provider
 from llmproxy.core.providers import stubs
 from llmproxy.core.providers.provider_table import (
     HTTP_PREFIX,
@@ -47,7 +43,7 @@ from llmproxy.core.providers.provider_table import (
 from llmproxy.core.providers.routing import (
     DEFAULT,
     REST,
-    Route,
+    RoutedRequest,
     does_request_change_server_state,
     route,
     route_by_host,
@@ -143,7 +139,7 @@ class RequestRouteResolver:
             return True
         return host_matches(self._config.record_host, host) or provider_of_host(host, port) is not None
 
-    def _find_stubs_for_head(self, where: Route, method: str, headers: Headers) -> tuple[stubs.Stub, ...]:
+    def _find_stubs_for_head(self, where: RoutedRequest, method: str, headers: Headers) -> tuple[stubs.Stub, ...]:
         known = where.row.not_llm or where.operation in stubs.OPERATIONS
         may_be = known or method == "HEAD" or stubs.WELL_KNOWN in where.target
         if not (may_be or self._config.stubs or where.provider.name.startswith(HTTP_PREFIX)):
@@ -161,7 +157,7 @@ class RequestRouteResolver:
         known = self._sessions.find_open(name) if name else None
         return known.settings.mode if known is not None else self._config.mode
 
-    def _strip_and_fingerprint_headers(self, headers: Headers, where: Route) -> Headers:
+    def _strip_and_fingerprint_headers(self, headers: Headers, where: RoutedRequest) -> Headers:
         kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
         if not where.known and (said := head_rules.fingerprint_unstored_fields(kept, SecretFingerprintCache().digest)):
             kept = (*kept, (head_rules.SAID_HEADER, said))
@@ -174,7 +170,7 @@ class RequestRouteResolver:
     def _route_request(
         self, method: str, target: str, headers: Headers, host: tuple[str, str, int] | None,
         upstreams: Mapping[str, str], mode: Mode,
-    ) -> tuple[Route, bool]:  # fmt: skip
+    ) -> tuple[RoutedRequest, bool]:  # fmt: skip
         """Return the route of a request, and whether it is in scope: others are at most forwarded."""
         recorded = self._config.record_host
         if host is None:

@@ -18,7 +18,7 @@ from llmproxy.core.engine.request_identification import KeyDeriver, refuse_if_un
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.mcp import is_mcp_tool_call
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.keys.server_object_changes import is_success
+from llmproxy.core.keys.server_state_in_keys import is_success
 from llmproxy.core.mcp_answer_replay import MICROSECONDS
 from llmproxy.core.misses.explain import ExplainedMiss, MissContext, RecordedElsewhere, build_miss_explanation
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, RecordedRequestRewriter

@@ -392,7 +392,7 @@ _ESCAPED = late(r"%([0-9A-Fa-f]{2})")
 _STAYS = frozenset("/?#%")
 
 
-def canonicalize_ambiguous_path(target: str, *, slashes: bool) -> str:
+def recode_path_if_decoding_is_lossy(target: str, *, slashes: bool) -> str:
     """Return a path's canonical spelling if decoding loses information, else "": ``/x/a%2Fb`` is not ``/x/a/b``."""
     if "%" not in target or "%" not in (path := target.partition("?")[0]):
         return ""

@@ -34,10 +34,10 @@ from llmproxy.core.keys.built_in_body_rules import (
     Shape,
 )
 from llmproxy.core.keys.head_rules import (
-    canonicalize_ambiguous_path,
     is_header_in_request_key,
     list_headers_in_request_key,
     list_query_members_in_key,
+    recode_path_if_decoding_is_lossy,
 )
 from llmproxy.core.keys.user_rules import (
     CompiledNormalizeRules,
@@ -46,7 +46,7 @@ from llmproxy.core.keys.user_rules import (
     compile_normalize_rules,
     substitute_patterns,
 )
-from llmproxy.core.providers.routing import Route, asks_for_stream
+from llmproxy.core.providers.routing import RoutedRequest, asks_for_stream
 from llmproxy.core.secrets.find_secrets import CredentialEpoch
 from llmproxy.core.traffic.body_decoding import MultipartField, parse_multipart
 from llmproxy.core.traffic.canonical_json import LossyJsonError, dump, parse_json_or_raise_if_lossy
@@ -86,7 +86,7 @@ _UNNAMED_FILES = ("audio.", "images.", "videos")
 """Operations (prefixes) that discard an upload's name: only its extension counts. Other servers keep names."""
 
 
-def canonicalize_request(request: Request, route: Route, rules: Rules, made_by: MadeBy) -> Canonical:
+def canonicalize_request(request: Request, route: RoutedRequest, rules: Rules, made_by: MadeBy) -> Canonical:
     """Derive the canonical form of a redacted request. Never raises, whatever the body is."""
     ready = compile_normalize_rules(rules)
     content_type = header(request.headers, "content-type") or ""
@@ -102,9 +102,9 @@ def canonicalize_request(request: Request, route: Route, rules: Rules, made_by: 
         if route.known and isinstance(tree, dict):
             walker.apply_shape(tree, find_operation_body_rules(route, tree))
     elif tree is not None:
-        tree = normalize_form_fields(tree, ready)
+        tree = scrub_form_field_values(tree, ready)
     body = request.body if tree is None and kind != "json" else dump(tree)
-    path = canonicalize_ambiguous_path(request.target, slashes=route.model is None)
+    path = recode_path_if_decoding_is_lossy(request.target, slashes=route.model is None)
     return Canonical(
         provider=route.provider.name, method=request.method, operation=_canonicalize_operation(request, route, walker),
         model=route.model, stream=stream,
@@ -119,7 +119,7 @@ REFERRING = late(rb'"(?:\w*[iI]ds?|conversation|container|file_?[uU]ri|cached_?[
 """A member in which requests of some dialect name server state."""
 
 
-def list_provider_state_ids_in_body(body: bytes, route: Route, rules: Rules) -> list[str]:
+def list_provider_state_ids_in_body(body: bytes, route: RoutedRequest, rules: Rules) -> list[str]:
     """Return the ids of server state in a redacted JSON body; most bodies are excluded by a search for member names."""
     walker = BodyMemberRuleApplier(lambda _: None)
     if REFERRING.search(body) is not None:
@@ -131,7 +131,7 @@ def list_provider_state_ids_in_body(body: bytes, route: Route, rules: Rules) -> 
 
 
 def _canonicalize_mcp(
-    request: Request, route: Route, said: mcp.McpRequestKeyParts, rules: CompiledNormalizeRules
+    request: Request, route: RoutedRequest, said: mcp.McpRequestKeyParts, rules: CompiledNormalizeRules
 ) -> Canonical:
     tree = said.tree if said.tree is None or rules.is_empty else apply_normalize_rules(said.tree, rules)
     return Canonical(
@@ -139,11 +139,12 @@ def _canonicalize_mcp(
         headers=list_headers_in_request_key(said.headers, known=False, kind="json", stream=False),
         query=list_query_members_in_key(request.target, route.provider, lambda name: name, known=False),
         kind="empty" if tree is None else "json", body=b"" if tree is None else dump(tree), tree=tree, refs=(),
-        variant=canonicalize_ambiguous_path(request.target, slashes=True) or unquote(request.target.partition("?")[0]),
+        variant=recode_path_if_decoding_is_lossy(request.target, slashes=True)
+        or unquote(request.target.partition("?")[0]),
     )  # fmt: skip
 
 
-def _canonicalize_operation(request: Request, route: Route, walk: BodyMemberRuleApplier) -> str:
+def _canonicalize_operation(request: Request, route: RoutedRequest, walk: BodyMemberRuleApplier) -> str:
     path = request.target.partition("?")[0]
     if not route.known and path != route.target.partition("?")[0]:
         return unquote(path)  # redaction changed an unknown path; the route still holds the original
@@ -231,7 +232,7 @@ def _file_extension(filename: str | None) -> str | None:
     return match[0].lower() if match else ""
 
 
-def normalize_form_fields(fields: object, rules: CompiledNormalizeRules) -> object:
+def scrub_form_field_values(fields: object, rules: CompiledNormalizeRules) -> object:
     if not rules.everywhere or not isinstance(fields, list):
         return fields
     return [
@@ -243,7 +244,7 @@ def normalize_form_fields(fields: object, rules: CompiledNormalizeRules) -> obje
     ]
 
 
-def find_operation_body_rules(route: Route, tree: dict[str, object]) -> Shape:
+def find_operation_body_rules(route: RoutedRequest, tree: dict[str, object]) -> Shape:
     operation = route.operation.partition("/")[0]
     if (route.family, operation) == built_in_body_rules.NATIVE:
         version = tree.get(built_in_body_rules.VERSION_MEMBER)

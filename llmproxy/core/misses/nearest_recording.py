@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.conversation import Kind, RequestDifferenceAtPath, compare_requests
 from llmproxy.core.keys.normalize import Canonical, find_model_in_body
-from llmproxy.core.keys.server_object_changes import STATE_HEADER
+from llmproxy.core.keys.server_state_in_keys import STATE_HEADER
 from llmproxy.core.keys.user_rules import (
     PACKS,
     Rules,

@@ -2,7 +2,7 @@
 
 A request to a base URL is identified by its prefix (``/groq/...``), else by headers that only one provider uses, else
 by a path that only one has; all others go to ``--upstream default=URL``, or to OpenAI. One in forward mode is
-identified by its host. Both ways give the same :class:`Route`, and two different resources never share one. A bare host
+identified by its host. Both ways give the same `RoutedRequest`, and different resources never share one. A bare host
 as base URL gets the whole path, one that ends in a version contains it, any other path replaces the provider's own base
 path.
 """
@@ -38,7 +38,7 @@ _AWS_REGION = "us-east-1"
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class RoutedRequest:
     provider: Provider
     operation: str
     target: str
@@ -144,21 +144,21 @@ def _find_provider_and_path(
     raise RefusedError(f"llmproxy: no provider is known for the path {path}", hint=_HINT.format(prefixes=prefixes))
 
 
-def _build_route(provider: Provider, path: str, query: str, sent: Callable[[str], tuple[str, str]]) -> Route:
+def _build_route(provider: Provider, path: str, query: str, sent: Callable[[str], tuple[str, str]]) -> RoutedRequest:
     found = find_llm_operation(provider, path)
     operation, name, drop, insert, model, stream, ids, variant = found or FoundOperation(Operation(path), unquote(path))
     target = f"{insert}{path[drop:]}{query}" if insert or drop else path + query
     if stream is None and ids and "stream=true" in query:
         stream = True
     origin, upstream_target = sent(target)
-    return Route(
+    return RoutedRequest(
         provider, name, target, origin, upstream_target, model, stream, known=found is not None, row=operation,
         family=operation.family or provider.family, ids=ids, variant=variant,
         keeps=operation.keeps or (operation.tree and bool(ids)),
     )  # fmt: skip
 
 
-def route(target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -> Route:
+def route(target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -> RoutedRequest:
     """Route a request to a base URL. Raises RefusedError, listing the prefixes: the path identifies no provider.
 
     `target` is ``/s/<session>/<provider>/<the provider's path>``; `upstreams` maps names and ``default`` to base URLs.
@@ -176,7 +176,7 @@ def route(target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -
 
 def route_by_host(
     scheme: str, host: str, port: int | None, target: str, upstreams: Mapping[str, str] = _NONE
-) -> Route | None:
+) -> RoutedRequest | None:
     """Route a request by host; None for an unknown host. Only `target` is as at the provider's public host."""
     origin = f"{scheme}://{format_host(scheme, host, port)}"
     path, mark, query = target.partition("?")
@@ -192,7 +192,7 @@ def route_by_host(
     return _build_route(known, path, mark + query, lambda _: (origin, target)) if known else None
 
 
-def asks_for_stream(route: Route, body_json: object) -> bool:
+def asks_for_stream(route: RoutedRequest, body_json: object) -> bool:
     """Return whether a request asks for a stream: from the path if that decides, else from the body's ``stream``."""
     if route.stream is not None:
         return route.stream
@@ -202,7 +202,7 @@ def asks_for_stream(route: Route, body_json: object) -> bool:
     return route.row.stream_default if value is None else value in (True, "true", "True")
 
 
-def does_request_change_server_state(route: Route, method: str) -> bool:
+def does_request_change_server_state(route: RoutedRequest, method: str) -> bool:
     last = route.operation.rpartition("/")[2].rpartition(":")[2]
     if method == "POST":
         return route.keeps and last not in provider_table.READS_BY_POST
@@ -384,7 +384,7 @@ def _split_origin_and_path(url: str) -> _BaseUrl:
     return _BaseUrl(f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/"))
 
 
-def find_unset_recorded_upstream(route: Route, recorded: str, named: Mapping[str, str]) -> dict[str, str]:
+def find_unset_recorded_upstream(route: RoutedRequest, recorded: str, named: Mapping[str, str]) -> dict[str, str]:
     """Return a recording's upstream, by name, if it is no host of its provider's and none is `named` for that."""
     provider, host = route.provider, urlsplit(recorded).hostname
     if not host or recorded == route.upstream or provider.name in named or provider.name not in PROVIDERS:

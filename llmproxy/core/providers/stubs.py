@@ -22,7 +22,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from llmproxy.core.providers.provider_table import HostParsedFromPath, build_http_service_name, find_host_in_path
-from llmproxy.core.providers.routing import Route
+from llmproxy.core.providers.routing import RoutedRequest
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response, header
 from llmproxy.protocol import DUMMY
@@ -312,7 +312,7 @@ def has_stubs_for_host(rows: Sequence[Stub], host: str, *, offline: bool) -> boo
     return any(row.matches_host(host) for row in rows if offline or row.is_sign_in)
 
 
-def find_stubs(rows: Sequence[Stub], where: Route, method: str, headers: Headers) -> tuple[Stub, ...]:
+def find_stubs(rows: Sequence[Stub], where: RoutedRequest, method: str, headers: Headers) -> tuple[Stub, ...]:
     if where.row.not_llm:
         return (TELEMETRY,)
     host, path = urlsplit(where.upstream).hostname or "", where.target.partition("?")[0]

@@ -160,7 +160,7 @@ def is_real_password(text: str, user: str = "") -> bool:
     return not (text == user or text.strip("#!").lower() in PASSWORDS or _TEMPLATE.fullmatch(text) or "REDACTE" in text)
 
 
-def is_real_password_in_variable(text: str) -> bool:
+def is_real_value_of_password_name(text: str) -> bool:
     """Return whether the value of a variable named like a password is a real one: no word, no example."""
     bare = text.strip("_,;:)(")
     if not is_real_password(bare) or not is_literal_not_template_or_call(text) or is_example_credential(text):

@@ -249,7 +249,7 @@ def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Matc
         found = secret_kinds.ENV_VALUE.match(text, at)
         said = secret_kinds.get_minimum_secret_length(name, variable=False) > 0
         if found and (
-            is_random_value(found["value"], least) or (said and entropy.is_real_password_in_variable(found["value"]))
+            is_random_value(found["value"], least) or (said and entropy.is_real_value_of_password_name(found["value"]))
         ):
             return SecretSpan(*found.span("value"))
     quoted = secret_kinds.QUOTED_VALUE.match(text, at)

@@ -376,7 +376,7 @@ def _is_connection_password(match: re.Match[str]) -> bool:
     if not _CONNECTION.search(text[max(0, start - _CONTEXT) : end + _CONTEXT]):
         return False
     secret, bordered = match["secret"], ";" in text[end : end + 1] or text[start - 1 : start] in (";", "&", "?")
-    return entropy.is_real_password_in_variable(secret) or (
+    return entropy.is_real_value_of_password_name(secret) or (
         bordered and is_real_password(secret) and is_literal_not_template_or_call(secret)
     )
 
@@ -408,12 +408,12 @@ class CookieSecretPattern(SecretPattern):
 _SPACE = r"[\s?\x1c-\x1f]"
 
 
-def build_case_insensitive_regex(text: str) -> str:
+def ignore_case_in_pattern(text: str) -> str:
     """Return an expression for letters in either case, with letters outside ASCII that Python treats as equal."""
     return f"(?i:{re.sub('[ks]', r'[\g<0>?]', text)})"
 
 
-_SECRET_HEADER = build_case_insensitive_regex("authorization|key|token|secret")
+_SECRET_HEADER = ignore_case_in_pattern("authorization|key|token|secret")
 
 _CRLF = r"(?:\r\n|\\{1,15}r\\{1,15}n)"
 
@@ -478,7 +478,7 @@ PATTERNS: tuple[SecretPattern, ...] = (
         ),
         late(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>{_IN_QUERY}{{12,4000}}+)(?![(\[{{])"),
         lambda match: entropy.is_probable_token(match["secret"]),
-        rf"[?&;6]{build_case_insensitive_regex('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{6}}", certain=False,
+        rf"[?&;6]{ignore_case_in_pattern('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{6}}", certain=False,
     ),
     SecretPattern(
         "oauth", (b"ccess_token=", b"efresh_token=", b"d_token=", b"lient_secret=", b"lient_assertion="),
@@ -515,7 +515,7 @@ PATTERNS: tuple[SecretPattern, ...] = (
     SecretPattern(
         "connection string", (b"assword=", b"ASSWORD=", b"wd=", b"WD="),
         late(r"(?i)\b(?:password|pwd)=(?P<secret>[^;\s&\"'\\<>(){}\[\],]{4,200})"), _is_connection_password,
-        rf"{build_case_insensitive_regex('password|pwd')}=[^;\s&\"'\\<>(){{}}\[\],]{{4}}", certain=False,
+        rf"{ignore_case_in_pattern('password|pwd')}=[^;\s&\"'\\<>(){{}}\[\],]{{4}}", certain=False,
     ),
     SecretPattern(
         "dsn", (b"@tcp(", b"@unix("),
@@ -560,7 +560,7 @@ PATTERNS: tuple[SecretPattern, ...] = (
     CookieSecretPattern(
         "cookie", (b"ookie", b"OOKIE"),
         late(r"(?i:cookie)2?\\{0,3}[\"'\])]{0,2}\s{0,3}[:=]\s{0,3}\\{0,3}[\"']?(?P<secret>[^\r\n\"'\\<>]{8,4000})"),
-        near=rf"{build_case_insensitive_regex('cookie')}2?\\*[\"'\])]*{_SPACE}*[:=]{_SPACE}*\\*[\"']?"
+        near=rf"{ignore_case_in_pattern('cookie')}2?\\*[\"'\])]*{_SPACE}*[:=]{_SPACE}*\\*[\"']?"
         r"[^\r\n\"'\\<>]{6}", certain=False,
     ),
 )  # fmt: skip
@@ -593,7 +593,7 @@ SERVICES = split_at_whitespace(
 SERVICE = build_alternation([name.replace("_", mark) for name in SERVICES for mark in ("", "_", "-")])
 """An expression for the names of services in lower case."""
 NEAR_LABEL = (
-    rf"{build_case_insensitive_regex(SERVICE)}[A-Za-z0-9_?.\t -]*\\*[\"'`]?{_SPACE}*(?:=>|[:=,]){_SPACE}*"
+    rf"{ignore_case_in_pattern(SERVICE)}[A-Za-z0-9_?.\t -]*\\*[\"'`]?{_SPACE}*(?:=>|[:=,]){_SPACE}*"
     r"\\*[\"'`]?[A-Za-z0-9_\-+/.%|:]{8}"
 )
 """Context of a secret that follows a service's name, ``datadog_api_key = "..."``; used like `SecretPattern.near`."""
@@ -663,9 +663,7 @@ MEMBERS = tuple(
     for word in words
 )
 """End of a name, and a lower-case expression from it on: one of them matches if any JSON member must be examined."""
-NAMED_MEMBER = "|".join(
-    rf'{build_case_insensitive_regex(word)}\\*"{_SPACE}*:{_SPACE}*\\*"[^"\\]{{4}}' for word, _ in MEMBERS
-)
+NAMED_MEMBER = "|".join(rf'{ignore_case_in_pattern(word)}\\*"{_SPACE}*:{_SPACE}*\\*"[^"\\]{{4}}' for word, _ in MEMBERS)
 """An expression that occurs in every text in which one of them matches."""
 MEMBER = late(
     r'(?<!\\)(?P<escape>\\*)"(?P<name>[A-Za-z_\-]{4,40})(?P=escape)"\s{0,8}:\s{0,8}'
@@ -742,7 +740,7 @@ _NEAR_BESIDE = (
 )
 NAMED_VALUE = (
     rf"(?i)(?:{_SIGNED_NAME}(?:[ \t]*(?:[=:>]|%3d)|{_NEAR_BESIDE})|--[a-z0-9_\-.$@]*{_SIGNED_NAME}[ \t])"
-    rf"[ \t=>]*[rbuf]*\\*[\"'`]?(?:{build_case_insensitive_regex(_SCHEMES)}[ +]{{1,3}})?[^\s\"'`\\]{{6}}"
+    rf"[ \t=>]*[rbuf]*\\*[\"'`]?(?:{ignore_case_in_pattern(_SCHEMES)}[ +]{{1,3}})?[^\s\"'`\\]{{6}}"
 )
 """An expression that occurs wherever a name and its value must be examined."""
 QUOTED_VALUE = late(rf"[rbuf]{{0,2}}\\{{0,15}}[\"'`]{_SCHEME}(?P<value>[^\"'`\\\s]{{8,2000}})(?=\\{{0,15}}[\"'`])")

@@ -15,11 +15,11 @@ from llmproxy.advice import SuggestedCommandTemplate, quote_word
 from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.faults.rules import Faults
 from llmproxy.core.keys.normalize import CachedKeyEntry
-from llmproxy.core.keys.server_object_changes import ServerObjectChange
+from llmproxy.core.keys.server_state_in_keys import ServerObjectChange
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.live_channels import MixedLiveReplaySettings
+from llmproxy.core.mixed_live_replay import MixedLiveReplaySettings
 from llmproxy.core.providers.provider_table import Family, get_call_channel
-from llmproxy.core.providers.routing import Route
+from llmproxy.core.providers.routing import RoutedRequest
 from llmproxy.core.providers.stubs import Stub
 from llmproxy.core.sessions.call_interceptor import ClientEnds, InterceptorPrivateCallData, SessionCallInterceptor
 from llmproxy.core.sessions.session import Session
@@ -114,7 +114,7 @@ class RoutedRequestHead(NamedTuple):
 
     party: str
     name: str
-    route: Route
+    route: RoutedRequest
     in_scope: bool
     method: str
     headers: Headers
@@ -357,7 +357,7 @@ class Exchange:
     recording: ArrivingResponseCollector = field(default_factory=ArrivingResponseCollector)
 
     @property
-    def route(self) -> Route:
+    def route(self) -> RoutedRequest:
         return self.place.route
 
     @property

@@ -26,11 +26,11 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.changes.change import CarriedAnswerAttempt
+from llmproxy.core.changes.segment_change import CarriedAnswerAttempt
 from llmproxy.core.store.row_conversion import decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Request
+from llmproxy.postgres_store_paths import create_folder_of_local_store_copy
 from llmproxy.protocol import Decision
-from llmproxy.server_store_copies import create_folder_of_local_store_copy
 from llmproxy.sqlite_file import DatabaseFileState, detect_sqlite_file_state, open_sqlite_connection, write_transaction
 
 if TYPE_CHECKING:

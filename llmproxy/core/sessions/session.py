@@ -20,7 +20,7 @@ from urllib.parse import quote
 from llmproxy.calls_and_totals import Call, Totals
 from llmproxy.core.forks.fork_rows import lease_cassette_name
 from llmproxy.core.keys.normalize import Canonical, build_key
-from llmproxy.core.keys.server_object_changes import ServerObjectChangeLog
+from llmproxy.core.keys.server_state_in_keys import ServerObjectChangeLog
 from llmproxy.core.sessions.call_interceptor import SessionCallInterceptor
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
@@ -42,7 +42,7 @@ class CallsNoLongerKeptError(RefusedError):
 
 
 @dataclass(slots=True)
-class CallHistory:
+class EndedCallLog:
     arrived: int = 0
     totals: Totals = field(default_factory=Totals)
     _ended: deque[Call] = field(default_factory=lambda: deque(maxlen=KEPT_CALLS))
@@ -155,7 +155,7 @@ class ReplayPosition:
     changes: ServerObjectChangeLog = field(default_factory=ServerObjectChangeLog)
     last: PartyKey | None = None
     stateless: PartyKey | None = None
-    """The same with the key before any server state is added (`keys.server_object_changes`)."""
+    """The same with the key before any server state is added (`keys.server_state_in_keys`)."""
     missed: dict[Question | None, MissedCallForRetryDetection] = field(default_factory=dict)
     """Last miss by question, for clients that repeat with fewer options; the last one of all others."""
     threads: dict[object, Key] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class Session:
     """`record`: keys whose older recordings this session has replaced by a good one."""
     served: set[int] = field(default_factory=set)
     """Interactions that were replayed or recorded, over all restarts; any thread adds."""
-    calls: CallHistory = field(default_factory=CallHistory)
+    calls: EndedCallLog = field(default_factory=EndedCallLog)
     interceptors: tuple[SessionCallInterceptor[Any], ...] = ()
     _along: dict[tuple[Channel, bool], tuple[object, tuple[SessionCallInterceptor[Any], ...]]] = field(
         default_factory=dict

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from llmproxy.core.keys.ignored_differences import (
+from llmproxy.core.keys.equal_key_explanations import (
     IgnoredRequestDifference,
     explain_ignored_differences,
     list_fields_ignored_in_key,

@@ -19,7 +19,7 @@ from llmproxy.core.changes.accepted_change_model import GONE, AcceptedChange, di
 from llmproxy.core.keys.normalize import Canonical, build_key, canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
-from llmproxy.core.providers.routing import Route, route
+from llmproxy.core.providers.routing import RoutedRequest, route
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.store.reader import RecomputedRequestKeys, StoredRequestWithUpstream, StoreReader
 from llmproxy.core.store.row_conversion import (
@@ -222,7 +222,7 @@ def list_cassette_api_key_vars(store: StoreReader, cassette: str) -> tuple[str, 
 
 def derive_route_of_recording(
     interaction: Interaction | StoredRequestWithUpstream, upstreams: Mapping[str, str]
-) -> Route:
+) -> RoutedRequest:
     """Return the route that the recorded request had. Raises RefusedError if no route matches."""
     name, request = interaction.provider, interaction.request
     if name not in PROVIDERS:
@@ -305,7 +305,7 @@ def rewrite_keys_under_current_rules(store: Store, rules: Rules, upstreams: Mapp
     return changed
 
 
-def find_merged_keys(found: Iterable[RekeyedRecording]) -> list[list[RekeyedRecording]]:
+def find_recordings_now_sharing_key(found: Iterable[RekeyedRecording]) -> list[list[RekeyedRecording]]:
     return [group for group in _group_by_key(found, new=True) if len({each.old for each in group}) > 1]
 
 

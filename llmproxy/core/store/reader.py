@@ -25,8 +25,8 @@ from llmproxy.core.store.file.leases_and_deletes import is_lease_live
 from llmproxy.core.store.row_conversion import Row, StoredCallSummary, decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
+from llmproxy.postgres_store_paths import format_store_location
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT, Channel
-from llmproxy.server_store_copies import format_store_location
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import IdOrigin

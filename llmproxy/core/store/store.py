@@ -19,8 +19,8 @@ from llmproxy.core.store.reader import CassetteFileSyncState, Place, RecordingHe
 from llmproxy.core.store.row_conversion import Described, to_sql
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import StoreReadOnly
+from llmproxy.postgres_store_paths import format_store_location
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT
-from llmproxy.server_store_copies import format_store_location
 
 _STATUS = f"{{0}}.status < 500 AND {{0}}.status NOT IN ({', '.join(map(str, sorted(TRANSIENT | AUTHENTICATION)))})"
 GOOD = f"{{0}}.ending = 'complete' AND {_STATUS}"

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, cast
 
 import llmproxy
 from llmproxy.errors import LLMProxyError, SettingsError
+from llmproxy.postgres_store_paths import find_postgres_of_local_copy
 from llmproxy.report.events import HOST, Handler, Status, notify_handlers
 from llmproxy.scenario.cluster import transfer_files as transfer
 from llmproxy.scenario.cluster.remote_runner import RayClusterRunner, import_ray, open_ray_connection
@@ -36,7 +37,6 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.running import run as running
 from llmproxy.scenario.running.run import ScenarioRunFunctionArguments
-from llmproxy.server_store_copies import find_postgres_of_local_copy
 from llmproxy.settings import Loaded, load
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from llmproxy.amount_formatting import name_some
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
+from llmproxy.postgres_store_paths import find_postgres_of_local_copy, strip_secrets_from_url
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.worker_node import CASSETTES, NodeSetup, write_files
-from llmproxy.server_store_copies import find_postgres_of_local_copy, strip_secrets_from_url
 from llmproxy.settings import Loaded
 from llmproxy.trace.observing.agent_activity import build_store_independent_id
 from llmproxy.trace.observing.tool_calls import InteractionIdsLabel

@@ -46,7 +46,7 @@ from llmproxy.suite.matchers.registry import (
     explain_match_on_redacted_value,
     quote,
 )
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.assertions import HistoryEditAssertions, MessageProcessing, Response, Usage
 from llmproxy.suite.schema.suite import StepBase, Talk

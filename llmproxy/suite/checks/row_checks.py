@@ -40,7 +40,7 @@ from llmproxy.suite.matchers.apply import (
     make_error_assertion,
     may_count_be_zero,
 )
-from llmproxy.suite.matchers.variables import StepError
+from llmproxy.suite.matchers.variable_references import StepError
 from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
 from llmproxy.suite.stores.protocol import (
     ColumnType,

@@ -25,7 +25,7 @@ from llmproxy.protocol import format_cassette_sample_name
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.apply import check_value, evaluate_matcher_on_value, make_error_assertion
 from llmproxy.suite.matchers.registry import ABSENT, Match, MatcherOutcomeKind
-from llmproxy.suite.matchers.variables import CaseVariables, StepError
+from llmproxy.suite.matchers.variable_references import CaseVariables, StepError
 from llmproxy.suite.stores.config import StoreResetSettings, import_module_attribute
 from llmproxy.suite.stores.protocol import (
     ColumnType,

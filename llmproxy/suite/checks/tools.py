@@ -25,7 +25,7 @@ from llmproxy.suite.matchers.apply import (
     worst_status,
 )
 from llmproxy.suite.matchers.registry import MatcherOutcomeKind, get_value_at_dotted_path, quote, to_json
-from llmproxy.suite.matchers.variables import CaseVariables, StepError
+from llmproxy.suite.matchers.variable_references import CaseVariables, StepError
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.tool_calls import (

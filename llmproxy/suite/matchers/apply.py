@@ -34,7 +34,7 @@ from llmproxy.suite.matchers.registry import (
     to_json,
 )
 from llmproxy.suite.matchers.text import explain_bad_pattern
-from llmproxy.suite.matchers.variables import CaseVariables, StepError
+from llmproxy.suite.matchers.variable_references import CaseVariables, StepError
 from llmproxy.yaml_reader import Problems, YamlPlace, get_yaml_place
 
 NOTHING_ASSERTED, WRONG_KIND = "nothing-asserted", "wrong-kind"

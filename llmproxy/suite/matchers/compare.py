@@ -30,7 +30,7 @@ from llmproxy.suite.matchers.registry import (
     to_json,
     to_nfc,
 )
-from llmproxy.suite.matchers.variables import parse_variable_ref
+from llmproxy.suite.matchers.variable_references import parse_variable_ref
 
 _JSON = {"$ref": "#/$defs/Json"}
 _MATCHER = {"$ref": "#/$defs/Matcher"}

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from llmproxy.core.secrets.redact import STANDS_IN
 from llmproxy.core.traffic.json_diff import format_clipped_json
-from llmproxy.suite.matchers.variables import CaseVariables, StepError, parse_variable_ref
+from llmproxy.suite.matchers.variable_references import CaseVariables, StepError, parse_variable_ref
 from llmproxy.suite.stores.protocol import ColumnType, to_plain as stored_as_plain
 
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?\s?(Z|z|[+-]\d{2}:?\d{2})?)?")

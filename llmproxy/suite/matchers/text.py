@@ -35,7 +35,7 @@ from llmproxy.suite.matchers.registry import (
     to_json,
     to_nfc,
 )
-from llmproxy.suite.matchers.variables import StepError
+from llmproxy.suite.matchers.variable_references import StepError
 
 SECONDS = 1.0
 """Time limit for one search of a pattern; afterwards the result is unknown."""

@@ -21,8 +21,8 @@ from llmproxy.did_you_mean import suggest_name
 from llmproxy.scenario.values.data_files import ID, LONGEST_NAME, DataFileError, name_data_cases, read_data_file_rows
 from llmproxy.suite.matchers.apply import COMPARISONS
 from llmproxy.suite.matchers.registry import quote
-from llmproxy.suite.matchers.variables import CaseVariables, StepError, strip_dollar
-from llmproxy.suite.reading.declaration_checks import (
+from llmproxy.suite.matchers.variable_references import CaseVariables, StepError, strip_dollar
+from llmproxy.suite.reading.scenario_step_checks import (
     ScenarioVariableChecker,
     keep_only_dicts_of_list,
     list_capture_names,

@@ -32,7 +32,7 @@ from llmproxy.suite.checks.row_selection import (
     load_reset_hook,
     select_entity_rows_by_filters,
 )
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.run_context import (
     RejudgingSession,
@@ -119,7 +119,7 @@ async def _run_hook_command(command: str | tuple[str, ...], folder: Path, env: M
         )
 
 
-def resolve_mocks(case: SuiteCase, scope: CaseVariables, *, proxy: bool) -> Mapping[str, Any] | None:
+def resolve_tool_mock_references(case: SuiteCase, scope: CaseVariables, *, proxy: bool) -> Mapping[str, Any] | None:
     """Return `mock:` in the form of a session. Raises SuiteError: no proxy; StepError, OverrideError: a reference."""
     if (mock := case.scenario.mock) is None:
         return None
@@ -159,7 +159,7 @@ class CaseResources:
             if not run_context.proxy:
                 raise SuiteError(f"{case.id}: what was recorded is looked at through a proxy, and there is none.")
             return SessionToOpen(run_context.proxy, self.cassette, self.sample, how, kind=RejudgingSession)
-        mocks = resolve_mocks(case, scope, proxy=bool(run_context.proxy))
+        mocks = resolve_tool_mock_references(case, scope, proxy=bool(run_context.proxy))
         faults = normalize_suite_faults(case.scenario.faults, case.folder)
         if not run_context.proxy:
             if faults is not None:

@@ -41,7 +41,7 @@ from llmproxy.suite.checks.row_checks import (
 )
 from llmproxy.suite.checks.tools import find_expected_tools_never_offered
 from llmproxy.suite.matchers.apply import all_assertions_hold, make_error_assertion, worst_status
-from llmproxy.suite.matchers.variables import StepError
+from llmproxy.suite.matchers.variable_references import StepError
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_resources import CaseResources
 from llmproxy.suite.run.run_context import SuiteRunContext, build_unjudged_assertion

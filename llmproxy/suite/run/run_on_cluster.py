@@ -15,6 +15,7 @@ from typing import Any
 
 import llmproxy
 from llmproxy.errors import LLMProxyError, MachineError
+from llmproxy.postgres_store_paths import find_postgres_of_local_copy
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status, notify_handlers
 from llmproxy.scenario.cluster.remote_runner import RayClusterRunner
 from llmproxy.scenario.cluster.transfer_files import (
@@ -33,7 +34,6 @@ from llmproxy.scenario.cluster.worker_node import (
     make_error_picklable,
 )
 from llmproxy.scenario.values.run_ids_and_options import describe_error
-from llmproxy.server_store_copies import find_postgres_of_local_copy
 from llmproxy.settings import Loaded
 from llmproxy.suite.checks.chat_step_assertions import locate_snapshots
 from llmproxy.suite.reading.load import SuiteCase, load_suites

@@ -48,7 +48,7 @@ from llmproxy.suite.checks.chat_step_assertions import SuiteSnapshotFile
 from llmproxy.suite.checks.row_selection import RowCheckContext
 from llmproxy.suite.matchers.apply import assertion, make_error_assertion, worst_status
 from llmproxy.suite.matchers.registry import quote
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.run_context import ReplayingAgentAdapter, SuiteRunContext, build_unjudged_assertion
 from llmproxy.suite.schema.assertions import Judging

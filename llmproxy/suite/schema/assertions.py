@@ -24,7 +24,7 @@ from llmproxy.suite.matchers.apply import (
 )
 from llmproxy.suite.matchers.compare import is_reference
 from llmproxy.suite.matchers.registry import MODIFIERS, explain_invalid_json_path, quote
-from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
+from llmproxy.suite.matchers.variable_references import BUILT_IN, strip_dollar
 from llmproxy.suite.schema.base_nodes import (
     SuiteModelBase,
     add_problem,

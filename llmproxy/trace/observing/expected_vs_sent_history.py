@@ -55,7 +55,7 @@ class MissingHistoryMessages:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentHistoryEdit:
+class SentHistoryDeviation:
     expected: int
     """Number of messages, new ones included."""
     gaps: tuple[MissingHistoryMessages, ...] = ()
@@ -100,7 +100,7 @@ def count_common_head_and_tail(one: History, other: History) -> tuple[int, int]:
 
 def compare_expected_and_sent_history(
     expected: History, sent: History, *, before: str = "", after: str = "", written: Sequence[str] = ()
-) -> AgentHistoryEdit:
+) -> SentHistoryDeviation:
     """Compare an expected history with a request's; `before` and `after` are the system prompts.
 
     `written` are texts, without white space, that earlier calls wrote for this request.
@@ -129,7 +129,7 @@ def compare_expected_and_sent_history(
                 MissingHistoryMessages(tuple(missing), tuple(inserted), equal_after, sure=not (earlier or later))
             )
     grown, other = _find_added_lines(before, after) if before != after else ("", False)
-    return AgentHistoryEdit(len(expected) + len(new), tuple(gaps), pruned, grown, other)
+    return SentHistoryDeviation(len(expected) + len(new), tuple(gaps), pruned, grown, other)
 
 
 def _compute_opcodes(one: History, other: History) -> list[tuple[str, int, int, int, int]]:

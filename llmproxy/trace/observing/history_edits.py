@@ -22,10 +22,10 @@ from llmproxy.core.dialects.messages import as_dict, as_list, as_str, extract_co
 from llmproxy.core.dialects.stream_events import list_stream_events
 from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.expected_vs_sent_history import (
-    AgentHistoryEdit,
     History,
     HistoryItem,
     MissingHistoryMessages,
+    SentHistoryDeviation,
     compare_expected_and_sent_history,
     count_common_head_and_tail,
     join_system_text,
@@ -220,7 +220,7 @@ def _combine_findings(name: str, found: Sequence[ProcessorFinding], doubts: Sequ
 @dataclass(frozen=True, slots=True)
 class ParentRequestLink:
     seen: SeenModelCall
-    change: AgentHistoryEdit
+    change: SentHistoryDeviation
     proof: bool
     """Whether an inserted text is the output of an earlier call."""
 
@@ -362,7 +362,7 @@ def _contains_message(writer: DecodedExchange, item: HistoryItem) -> bool:
     return all(call in said for call in item.calls)
 
 
-def _is_inserted_summary_proven(change: AgentHistoryEdit, writers: Iterable[DecodedExchange]) -> bool:
+def _is_inserted_summary_proven(change: SentHistoryDeviation, writers: Iterable[DecodedExchange]) -> bool:
     """Return whether an inserted text is the output of an earlier call that got the missing messages."""
     inserted = "".join(remove_whitespace(item.text) for gap in change.gaps for item in gap.inserted)
     inserted += remove_whitespace(change.grown)
@@ -375,6 +375,6 @@ def is_tool_result_or_textless_call(item: HistoryItem) -> bool:
     return item.role == "tool" or (item.role == "assistant" and bool(item.calls) and not item.alike)
 
 
-def find_summary_in_system(change: AgentHistoryEdit, *, proof: bool) -> list[str]:
+def find_summary_in_system(change: SentHistoryDeviation, *, proof: bool) -> list[str]:
     """Return a possible summary in the system prompt: new text other than a date."""
     return [change.grown] if change.grown and (change.other or proof) else []

@@ -18,8 +18,8 @@ from llmproxy.core.bindings import (
     MisfitReason,
     Mismatch,
     RunVariable,
-    fill_in_present_values,
     match_requests_with_bindings,
+    rewrite_request_to_this_run,
 )
 from llmproxy.core.bindings.leaf_pairs import pair_request_leaves
 from llmproxy.core.bindings.request_comparison import rewrite_chat_message_with_bindings
@@ -159,7 +159,7 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
         run, _, recorded, _, bindings = make_worlds(random.Random(seed))
         tree = REQUESTS[operation](run, recorded)
         member, messages = find_messages_member(tree)
-        whole = fill_in_present_values(bindings, tree)
+        whole = rewrite_request_to_this_run(bindings, tree)
         assert isinstance(whole, dict)
         assert [rewrite_chat_message_with_bindings(bindings, member, each) for each in messages] == whole[member]
         told += whole[member] != messages
@@ -169,11 +169,11 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
 def test_a_wrapped_body_is_told_in_its_wrapper_and_in_its_order() -> None:
     """Code Assist wraps requests; one may be empty, and JSON may name a member by nothing."""
     said = {"z": 1, "contents": [{"role": "user", "parts": [{"text": "in /tmp/a/x"}]}]}
-    told = fill_in_present_values(Bindings(A, B), {"project": "p", "request": said})
+    told = rewrite_request_to_this_run(Bindings(A, B), {"project": "p", "request": said})
     now = {**said, "contents": [{"role": "user", "parts": [{"text": "in /srv/b/x"}]}]}
     assert json.dumps(told) == json.dumps({"project": "p", "request": now})
-    assert fill_in_present_values(Bindings(A, B), {"request": {}}) == {"request": {}}
+    assert rewrite_request_to_this_run(Bindings(A, B), {"request": {}}) == {"request": {}}
     for name in ("", "request.x", "y"):
         for tree in ({name: "in /tmp/a/x", "a": 2}, {"request": {name: "in /tmp/a/x", "b": "y"}}):
-            told = fill_in_present_values(Bindings(A, B), tree)
+            told = rewrite_request_to_this_run(Bindings(A, B), tree)
             assert json.dumps(told) == json.dumps(tree).replace("/tmp/a", "/srv/b")

@@ -24,7 +24,7 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.volatile_learning import infer_volatile_fields_from_pair
 from llmproxy.core.keys.normalize import canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.providers.routing import Route, route
+from llmproxy.core.providers.routing import RoutedRequest, route
 from llmproxy.core.traffic.interaction import Request
 from tests.support.duplicates import bind, differing, list_duplicates, plant, prefixes
 from tests.support.messages import used, user as said_by
@@ -133,7 +133,7 @@ def test_the_bound_key_is_the_same_in_every_world(operation: str) -> None:
             assert _key(where, REQUESTS[operation](shorter, recorded)) not in keys
 
 
-def _key(where: Route, body: object) -> str:
+def _key(where: RoutedRequest, body: object) -> str:
     request = Request("POST", "/x", (), json.dumps(body).encode())
     return build_value_independent_key(canonicalize_request(request, where, Rules(), lambda _: None))
 

@@ -23,7 +23,7 @@ from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.cassettes.importing import ImportedOrSkippedExchange, convert_exchanges
 from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_stores_into_new_one
 from llmproxy.core.changes.accepted_change_model import build_accepted_changes
-from llmproxy.core.changes.change import Change, digest_texts
+from llmproxy.core.changes.segment_change import Change, digest_texts
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_row
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor

@@ -13,14 +13,6 @@ from llmproxy.core.changes.accepted_change_model import (
     build_accepted_changes,
     merge_accepted_change_lists,
 )
-from llmproxy.core.changes.change import (
-    CarriedAnswerAttempt,
-    CarriedAnswerRefusal,
-    Change,
-    RefusalReason,
-    diff_hunks,
-    digest_texts,
-)
 from llmproxy.core.changes.recordings_by_position import FAILS_NOW, find_tool_result_rewording
 from llmproxy.core.changes.request_diff import (
     can_request_member_hold_question,
@@ -34,6 +26,14 @@ from llmproxy.core.changes.request_parsing import (
     extract_text_only_content,
     get_client_prompt_boilerplate,
     parse_request_into_segments,
+)
+from llmproxy.core.changes.segment_change import (
+    CarriedAnswerAttempt,
+    CarriedAnswerRefusal,
+    Change,
+    RefusalReason,
+    diff_hunks,
+    digest_texts,
 )
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.keys.normalize import Canonical

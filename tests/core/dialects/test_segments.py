@@ -33,7 +33,7 @@ from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.providers.provider_table import Family
-from llmproxy.core.providers.routing import Route, asks_for_stream, get_operation_dialect, route_by_host
+from llmproxy.core.providers.routing import RoutedRequest, asks_for_stream, get_operation_dialect, route_by_host
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.core.traffic.json_diff import build_member_path
@@ -203,7 +203,7 @@ MODELS = ("gpt-4o-mini", "claude-sonnet-4-5", "gemini-2.5-flash")
 COUNTS = {"prompt_tokens": 7, "completion_tokens": 3}
 
 
-def route_of(url: str) -> Route:
+def route_of(url: str) -> RoutedRequest:
     parts = urlsplit(url)
     target = f"{parts.path}?{parts.query}".rstrip("?")
     return known(route_by_host(parts.scheme, parts.hostname or "", None, target))

@@ -17,7 +17,7 @@ from llmproxy.core.changes.accepted_change_model import (
     build_accepted_changes,
     build_change_for_removed_call,
 )
-from llmproxy.core.changes.change import CarriedAnswerAttempt, ChangeCause, ChangeSource, RefusalReason
+from llmproxy.core.changes.segment_change import CarriedAnswerAttempt, ChangeCause, ChangeSource, RefusalReason
 from llmproxy.core.engine.carried_answers import find_recordings_equated_by_change
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store

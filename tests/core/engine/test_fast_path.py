@@ -16,7 +16,7 @@ from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine import fast_path
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import RoutedRequestHead
-from llmproxy.core.sessions.session import CallHistory, Session
+from llmproxy.core.sessions.session import EndedCallLog, Session
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.response_plan import FramingTraits
 from llmproxy.protocol import Decision, Exhausted, Mode
@@ -255,4 +255,4 @@ def test_a_session_that_was_closed_is_let_go(store: Path) -> None:
         calls = id(made.sessions.open_sessions["default"].calls)
         made.sessions.close_session("default")
         gc.collect()
-        assert calls not in [id(each) for each in gc.get_objects() if type(each) is CallHistory]
+        assert calls not in [id(each) for each in gc.get_objects() if type(each) is EndedCallLog]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.keys.mcp import STREAM
-from llmproxy.core.live_channels import MixedLiveReplaySettings
+from llmproxy.core.mixed_live_replay import MixedLiveReplaySettings
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.core.traffic.response_plan import FramingTraits

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from llmproxy.core.keys import head_rules
 from llmproxy.core.keys.built_in_body_rules import SHAPES, MemberAction, MemberRule, Shape
-from llmproxy.core.keys.ignored_differences import NULLS
+from llmproxy.core.keys.equal_key_explanations import NULLS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/keys.md"
 BEGIN, END = "<!-- tables: made by tests/core/keys/key_tables.py -->\n", "<!-- /tables -->"

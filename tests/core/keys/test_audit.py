@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from llmproxy.core.keys.equal_key_explanations import ID, YOURS, IgnoredRequestDifference, explain_ignored_differences
 from llmproxy.core.keys.head_rules import decide_if_header_affects_key
-from llmproxy.core.keys.ignored_differences import ID, YOURS, IgnoredRequestDifference, explain_ignored_differences
 from llmproxy.core.keys.normalize import build_key, canonicalize_request
 from llmproxy.core.keys.user_rules import Rules, TextScrub
-from llmproxy.core.providers.routing import Route, route
+from llmproxy.core.providers.routing import RoutedRequest, route
 from llmproxy.core.traffic.interaction import Headers, Request
 from tests.support.messages import used
 
@@ -108,9 +108,9 @@ def test_ids_of_the_server_are_explained() -> None:
     assert found == IgnoredRequestDifference("path", "/v1/files/file-1", "/v1/files/file-2", ID)
 
 
-def test_real_traffic_has_no_difference_without_a_reason(real_requests: list[tuple[Request, Route]]) -> None:
+def test_real_traffic_has_no_difference_without_a_reason(real_requests: list[tuple[Request, RoutedRequest]]) -> None:
     """Requests of one key, wherever they were recorded; and every header field that real clients send is in a table."""
-    by_key: dict[str, list[tuple[Request, Route]]] = {}
+    by_key: dict[str, list[tuple[Request, RoutedRequest]]] = {}
     unnamed = set()
     for request, where in real_requests:
         by_key.setdefault(build_key(canonicalize_request(request, where, Rules(), lambda _: None)), []).append(

@@ -26,7 +26,7 @@ from llmproxy.core.keys.normalize import (
     canonicalize_request,
 )
 from llmproxy.core.keys.user_rules import Rules, TextScrub
-from llmproxy.core.providers.routing import Route, route
+from llmproxy.core.providers.routing import RoutedRequest, route
 from llmproxy.core.secrets.find_secrets import CredentialEpoch, choose_encoded_secret_substrings
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.canonical_json import LossyJsonError, parse_json_or_raise_if_lossy
@@ -229,11 +229,11 @@ def test_canonicalising_twice_is_canonicalising_once() -> None:
     assert canonical(CHAT, once.body).body == once.body
 
 
-Case = tuple[Request, Route, dict[str, Any]]
+Case = tuple[Request, RoutedRequest, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def real_bodies(real_requests: list[tuple[Request, Route]]) -> list[Case]:
+def real_bodies(real_requests: list[tuple[Request, RoutedRequest]]) -> list[Case]:
     """Return the real requests whose bodies are JSON objects, of operations that we know."""
     cases = []
     for request, where in real_requests:

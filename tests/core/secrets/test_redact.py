@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.providers.routing import Route
+from llmproxy.core.providers.routing import RoutedRequest
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Chunk, Headers, Request, Response
 
@@ -407,7 +407,7 @@ def test_no_body_is_an_error(body: bytes, content_type: str) -> None:
     redacted(body, (("content-type", content_type), *AUTH))
 
 
-def test_real_traffic_has_no_false_alarm(real_requests: list[tuple[Request, Route]]) -> None:
+def test_real_traffic_has_no_false_alarm(real_requests: list[tuple[Request, RoutedRequest]]) -> None:
     """The secrets of the recordings were blanked, so nothing in a body may be taken for one; planted ones are found."""
     redactor = Redactor()
     for request, _ in real_requests:

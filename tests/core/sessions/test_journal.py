@@ -23,8 +23,8 @@ from llmproxy.core.sessions.journal import (
     read_replayed_requests,
 )
 from llmproxy.core.traffic.interaction import Key
+from llmproxy.postgres_store_paths import map_postgres_store_to_copy_path
 from llmproxy.protocol import Decision
-from llmproxy.server_store_copies import map_postgres_store_to_copy_path
 from tests.support.process import until
 
 

@@ -25,8 +25,8 @@ from llmproxy.core.sessions.session import (
     KEPT_TEXTS,
     LONGEST_NAME,
     NOT_KEPT,
-    CallHistory,
     CallsNoLongerKeptError,
+    EndedCallLog,
     Session,
     SessionSettings,
     parse_party_header,
@@ -263,7 +263,7 @@ def ended(seq: int, *, miss: bool = False, note: str = "") -> Call:
 
 def test_calls_are_told_in_the_order_of_their_arrival() -> None:
     """The second may be answered before the first; one that is open is not told, and counted as open."""
-    calls = CallHistory()
+    calls = EndedCallLog()
     assert [calls.begin() for _ in range(3)] == [1, 2, 3]
     calls.add_ended_call(ended(2))
     calls.add_ended_call(ended(1))
@@ -274,7 +274,7 @@ def test_calls_are_told_in_the_order_of_their_arrival() -> None:
 
 def test_more_than_is_kept_is_an_error_and_no_gap() -> None:
     """Whoever asks from the start learns that the start is gone; from where it is kept, all of it is there."""
-    calls = CallHistory()
+    calls = EndedCallLog()
     for _ in range(KEPT_CALLS + 5):
         calls.add_ended_call(ended(calls.begin()))
     with pytest.raises(CallsNoLongerKeptError) as error:
@@ -285,7 +285,7 @@ def test_more_than_is_kept_is_an_error_and_no_gap() -> None:
 
 def test_a_refused_call_says_what_its_client_was_told() -> None:
     """The text of a miss, else the note; beyond the bound it says where the text is."""
-    calls = CallHistory()
+    calls = EndedCallLog()
     calls.add_ended_call(ended(calls.begin(), miss=True, note="-"), "the nearest is ...")
     calls.add_ended_call(ended(calls.begin(), note="client left"))
     first, second = calls.list_calls_after(0)

@@ -22,7 +22,7 @@ from llmproxy.core.store.reader import RequestKeyChange
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
 from llmproxy.errors import CassetteBusy, RecordingError, SettingsError, StoreReadOnly
-from llmproxy.server_store_copies import map_postgres_store_to_copy_path
+from llmproxy.postgres_store_paths import map_postgres_store_to_copy_path
 from tests.support.recordings import NOW, interaction, key, status
 
 Opener = Callable[..., Store]

@@ -19,7 +19,7 @@ from llmproxy.core.store.queries import (
     count_unused,
     derive_keys_under_current_rules,
     derive_route_of_recording,
-    find_merged_keys,
+    find_recordings_now_sharing_key,
     find_split_keys,
     iter_recordings_with_new_keys,
     list_cassette_api_key_vars,
@@ -136,7 +136,7 @@ def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:
     fill(tmp_path / "a.db", *same, *split)
     with SqliteCassetteStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         found = list(iter_recordings_with_new_keys(store, Rules(), {}))
-    assert [[each.id for each in group] for group in find_merged_keys(found)] == [[1, 2]]
+    assert [[each.id for each in group] for group in find_recordings_now_sharing_key(found)] == [[1, 2]]
     assert [[each.id for each in group] for group in find_split_keys(found)] == [[4, 5]]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.sessions.session import CallHistory
+from llmproxy.core.sessions.session import EndedCallLog
 from llmproxy.core.traffic.interaction import Chunk, Ending, Response
 from llmproxy.mitm.http1.request_handling import split_absolute_target
 from llmproxy.mitm.http1_parser import Head, parse_head
@@ -527,7 +527,7 @@ def test_thousands_of_requests_on_one_connection_leave_nothing_behind(tape: Path
 
     def objects(rig: Rig) -> int:
         for session in rig.proxy.engine.sessions.open_sessions.values():
-            session.calls = CallHistory(arrived=session.calls.arrived)  # up to so many of them are kept, by design
+            session.calls = EndedCallLog(arrived=session.calls.arrived)  # up to so many of them are kept, by design
         gc.collect()
         return len(gc.get_objects())
 

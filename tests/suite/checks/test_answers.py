@@ -11,7 +11,7 @@ from llmproxy.report.events import Status
 from llmproxy.suite.checks.chat_step_assertions import SuiteSnapshotFile, check_text, refuse_snapshot_update_in_ci
 from llmproxy.suite.matchers.apply import all_assertions_hold
 from llmproxy.suite.matchers.text import is_pattern_found
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.schema.assertions import Response
 from tests.suite import rig
 from tests.suite.run.test_runner import suite

@@ -13,7 +13,7 @@ import pytest
 
 from llmproxy.suite.checks.row_checks import RowSnapshotBeforeStep, take_row_snapshot_before_step
 from llmproxy.suite.checks.row_selection import CaseStoreCleaner, RowCheckContext
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.stores import build_suite_store
 from tests.suite.runs import Run, created, run
 

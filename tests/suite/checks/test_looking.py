@@ -14,7 +14,7 @@ from llmproxy.suite.checks.row_checks import (
     wait_until_rows_match,
 )
 from llmproxy.suite.checks.row_selection import RowCheckContext, derive_setup_row_key
-from llmproxy.suite.matchers.variables import CaseVariables, StepError
+from llmproxy.suite.matchers.variable_references import CaseVariables, StepError
 from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
 from llmproxy.suite.stores import UnknownColumn, UnknownEntity
 from tests.suite.runs import Flaky, Run, lines, run

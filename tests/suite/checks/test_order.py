@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.report.events import Status
 from llmproxy.suite.checks.tools import check_expected_tool_calls, check_tool_sequence
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.tool_calls import LiveAndRecordedExchangeTimes, ToolUse

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.chat_step_assertions import check_history_edit_assertions
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.schema.assertions import MessageProcessing
 from llmproxy.trace.observing.history_edits import HistoryEditFindings, ProcessorFinding
 

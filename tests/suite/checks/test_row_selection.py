@@ -24,7 +24,7 @@ from llmproxy.suite.checks.row_selection import (
     select_entity_rows_by_filters,
 )
 from llmproxy.suite.matchers.apply import all_assertions_hold, make_error_assertion
-from llmproxy.suite.matchers.variables import StepError
+from llmproxy.suite.matchers.variable_references import StepError
 from llmproxy.suite.stores import ColumnType, Row, StoreError, UnknownColumn
 from tests.suite.runs import Run, lines, run
 

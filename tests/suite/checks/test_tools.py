@@ -18,7 +18,7 @@ from llmproxy.suite.checks.tools import (
     is_near_name,
 )
 from llmproxy.suite.matchers.apply import all_assertions_hold
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.reading.decoded_exchange import list_declared_argument_names
 from tests.support.messages import asks, call, result, said, user

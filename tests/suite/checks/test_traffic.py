@@ -20,7 +20,7 @@ from llmproxy.suite.checks.chat_step_assertions import (
     list_hosted_tools_not_checked,
 )
 from llmproxy.suite.checks.tools import check_expected_tool_calls, check_total_tool_calls
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.suite.schema.suite import ChatStep
 from tests.provider import Provider, step

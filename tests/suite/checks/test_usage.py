@@ -7,7 +7,7 @@ from typing import Any
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.chat_step_assertions import check_token_usage_and_cost
 from llmproxy.suite.matchers.apply import all_assertions_hold
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.schema.assertions import Usage
 from tests.support.messages import said, user
 from tests.trace.observing.chats import Chats

@@ -7,7 +7,7 @@ import pytest
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check_value
 from llmproxy.suite.matchers.compare import is_reference, strip_fence
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 
 
 @pytest.mark.parametrize(("text", "inside"), [

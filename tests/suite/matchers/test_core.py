@@ -16,7 +16,7 @@ from llmproxy.suite.matchers.registry import (
     combine_alternative_matches,
     combine_required_matches,
 )
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 
 HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = MatcherOutcomeKind
 

@@ -13,7 +13,7 @@ from llmproxy.report.events import Status
 from llmproxy.suite.checks.row_selection import RowWithColumnMatches, check_row_against_field_matchers
 from llmproxy.suite.matchers.apply import check_value, check_values_at_paths
 from llmproxy.suite.matchers.registry import ABSENT, REGISTRY, Unknown
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.stores import EntityInfo
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR

@@ -11,7 +11,7 @@ from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check_value
 from llmproxy.suite.matchers.registry import REGISTRY
 from llmproxy.suite.matchers.text import compile_pattern, is_pattern_found, match_json_schema
-from llmproxy.suite.matchers.variables import CaseVariables, StepError
+from llmproxy.suite.matchers.variable_references import CaseVariables, StepError
 
 ENDLESS = "^(a|aa)+$"
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from llmproxy.errors import Exit
-from llmproxy.suite.matchers.variables import (
+from llmproxy.suite.matchers.variable_references import (
     CaseVariables,
     StepError,
     find_variable_references,

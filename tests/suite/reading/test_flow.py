@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.reading.declaration_checks import ScenarioVariableChecker, list_capture_names
+from llmproxy.suite.reading.scenario_step_checks import ScenarioVariableChecker, list_capture_names
 from llmproxy.yaml_reader import Problems, YamlMapping, read_documents
 
 

@@ -7,7 +7,7 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check_value
-from llmproxy.suite.matchers.variables import CaseVariables
+from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.schema.assertions import _TEXT_MATCHERS
 from tests.suite.fragment import load_fragment
 

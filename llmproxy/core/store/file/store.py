@@ -30,7 +30,7 @@ from llmproxy.core.store.store import (
 )
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import CassetteBusy, RecordingError
-from llmproxy.server_store_copies import find_postgres_of_local_copy
+from llmproxy.postgres_store_paths import find_postgres_of_local_copy
 from llmproxy.sqlite_file import DatabaseFileState, OverwriteAwareConnection, write_transaction
 
 log = logging.getLogger(__name__)

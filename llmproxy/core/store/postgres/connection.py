@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.advice import build_install_command
 from llmproxy.core.store.row_conversion import Sql, to_sql
 from llmproxy.errors import CassetteBusy, CassetteError, LLMProxyError, MachineError, RecordingError, StoreReadOnly
-from llmproxy.server_store_copies import ServerStoreAddress
+from llmproxy.postgres_store_paths import ServerStoreAddress
 
 if TYPE_CHECKING:
     import psycopg
@@ -81,9 +81,9 @@ class ReopeningPostgresConnection:
         """Yield the connection, in no transaction. Raises ServerLost, TransactionConflict, StoreReadOnly and others."""
         with self._lock:
             if self._conn is None:
-                self._conn = connect_to_postgres(self.server)
+                self._conn = connect_to_postgres_cassette_store(self.server)
             conn = self._conn
-            import psycopg  # `connect_to_postgres` reports a missing driver
+            import psycopg  # `connect_to_postgres_cassette_store` reports a missing driver
 
             try:
                 yield conn
@@ -114,7 +114,7 @@ def run_pipelined_transaction(conn: Conn) -> Iterator[None]:
         raise
 
 
-def connect_to_postgres(server: ServerStoreAddress) -> Conn:
+def connect_to_postgres_cassette_store(server: ServerStoreAddress) -> Conn:
     """Open a connection with autocommit. Raises ServerLost; MachineError: the driver is missing."""
     try:
         import psycopg

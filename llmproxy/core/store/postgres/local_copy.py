@@ -84,7 +84,7 @@ class BodyRow(NamedTuple):
     data: bytes
 
 
-def prepare_local_copy_tables(local: sqlite3.Connection, store: str) -> None:
+def create_tables_of_server_store_copy(local: sqlite3.Connection, store: str) -> None:
     """Prepare a new file as a copy of the server's store `store`; rows copied from another store are deleted."""
     local.execute(_TABLE)
     local.execute("CREATE TABLE IF NOT EXISTS server_store (id TEXT NOT NULL)")

@@ -16,7 +16,7 @@ from llmproxy.core.store import row_conversion
 from llmproxy.core.store.bodies import DeltaBaseBody, compress_body_for_storage
 from llmproxy.core.store.file.leases_and_deletes import get_own_pid_and_machine, refuse_if_leased_by_other
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, StoreReadOnly
-from llmproxy.server_store_copies import ServerStoreAddress
+from llmproxy.postgres_store_paths import ServerStoreAddress
 
 if TYPE_CHECKING:
     from llmproxy.core.store.postgres.connection import Conn

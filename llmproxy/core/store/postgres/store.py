@@ -40,7 +40,7 @@ from llmproxy.core.store.store import (
 )
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import RecordingError, StoreReadOnly
-from llmproxy.server_store_copies import ServerStoreAddress, create_folder_of_local_store_copy
+from llmproxy.postgres_store_paths import ServerStoreAddress, create_folder_of_local_store_copy
 from llmproxy.sqlite_file import OverwriteAwareConnection
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class PostgresCassetteStore(Store):
                     )
                 identity = str(conn.execute("SELECT id FROM llmproxy.store").fetchall()[0][0])
             writer = on_error.enter_context(closing(connect.open_store_writer(server.copy)))
-            local_copy.prepare_local_copy_tables(writer, identity)
+            local_copy.create_tables_of_server_store_copy(writer, identity)
             store = cls(server, link, writer, writable=writable, now=now)
             on_error.enter_context(store)
             if whole:

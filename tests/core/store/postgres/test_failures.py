@@ -41,7 +41,7 @@ from llmproxy.errors import (
     RecordingError,
     StoreReadOnly,
 )  # fmt: skip
-from llmproxy.server_store_copies import ServerStoreAddress, map_postgres_store_to_copy_path
+from llmproxy.postgres_store_paths import ServerStoreAddress, map_postgres_store_to_copy_path
 from tests.mitm.rig import Rig
 from tests.mitm.wire import chat
 from tests.provider import Provider, Reply, Script, Step

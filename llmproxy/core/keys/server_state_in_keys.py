@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from llmproxy.core.keys.normalize import MadeBy
 from llmproxy.core.providers.provider_table import METHOD_BEHIND_ID, SAFE
-from llmproxy.core.providers.routing import Route, does_request_change_server_state
+from llmproxy.core.providers.routing import RoutedRequest, does_request_change_server_state
 from llmproxy.core.traffic.interaction import Key
 
 STATE_HEADER = "x-llmproxy-state"
@@ -61,7 +61,7 @@ class ServerObjectChangeLog:
         self._births.clear()
 
     def digest_state_for_request(
-        self, route: Route, method: str, refs: Iterable[str], change: ServerObjectChange | None, made_by: MadeBy
+        self, route: RoutedRequest, method: str, refs: Iterable[str], change: ServerObjectChange | None, made_by: MadeBy
     ) -> str:
         """Return a digest of all state on which a request's answer may depend; empty if none of it was changed."""
         both = frozenset(change.names if change is not None and change.takes_out and not change.ordered else ())
@@ -95,7 +95,7 @@ class ServerObjectChangeLog:
 
 
 def predict_request_effect_on_provider(
-    route: Route, method: str, key: Key, refs: tuple[str, ...], tree: object
+    route: RoutedRequest, method: str, key: Key, refs: tuple[str, ...], tree: object
 ) -> ServerObjectChange | None:
     """Return the change that a request makes if it succeeds; None for nearly all requests."""
     things: list[str] = []
@@ -113,7 +113,7 @@ def predict_request_effect_on_provider(
 
 
 def list_server_objects_behind_answer(
-    route: Route, method: str, refs: Iterable[str], change: ServerObjectChange | None
+    route: RoutedRequest, method: str, refs: Iterable[str], change: ServerObjectChange | None
 ) -> list[str]:
     """Return objects whose state may affect an answer, in order; adding to an unordered one does not depend on it."""
     named = list(dict.fromkeys(refs))
@@ -128,7 +128,7 @@ def _strip_collection(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2]
 
 
-def _get_collection(route: Route) -> str:
+def _get_collection(route: RoutedRequest) -> str:
     """Return the collection of a request's object; all requests of Ollama concern its models (``api.tags``)."""
     name = route.operation.partition("/")[0]
     return f"{'api' if name.startswith('api.') else name} of {route.provider.name}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.matchers.registry import REGISTRY
-from llmproxy.suite.matchers.variables import (
+from llmproxy.suite.matchers.variable_references import (
     BUILT_IN,
     Reference,
     StepError,

@@ -21,7 +21,7 @@ from llmproxy.core.keys.head_rules import (
 )
 from llmproxy.core.keys.normalize import BodyMemberRuleApplier, find_operation_body_rules
 from llmproxy.core.keys.user_rules import Rules, apply_normalize_rules, compile_normalize_rules
-from llmproxy.core.providers.routing import Route
+from llmproxy.core.providers.routing import RoutedRequest
 from llmproxy.core.traffic.canonical_json import LossyJsonError, parse_json_or_raise_if_lossy
 from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.core.traffic.json_diff import format_path
@@ -47,7 +47,7 @@ class IgnoredRequestDifference(NamedTuple):
 
 
 def explain_ignored_differences(
-    old: Request, new: Request, routes: tuple[Route, Route], rules: Rules
+    old: Request, new: Request, routes: tuple[RoutedRequest, RoutedRequest], rules: Rules
 ) -> list[IgnoredRequestDifference]:
     one, other = (each.target.partition("?")[0] for each in (old, new))
     why = _explain_path_difference(unquote(one), unquote(other), routes) if one != other else ""
@@ -59,7 +59,7 @@ def explain_ignored_differences(
     ]
 
 
-def _explain_path_difference(one: str, other: str, routes: tuple[Route, Route]) -> str:
+def _explain_path_difference(one: str, other: str, routes: tuple[RoutedRequest, RoutedRequest]) -> str:
     if routes[0].known and one.rstrip("/") == other.rstrip("/"):
         return "another spelling of the same path"
     if routes[0].ids and len(routes[0].ids) == len(routes[1].ids):
@@ -72,7 +72,7 @@ def _explain_path_difference(one: str, other: str, routes: tuple[Route, Route]) 
     return "two names of one API version" if bare[0] == bare[1] else ""
 
 
-def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[IgnoredRequestDifference]:
+def _compare_queries(old: Request, new: Request, where: RoutedRequest) -> Iterator[IgnoredRequestDifference]:
     one, other = (_group_url_parameters_by_name(each.target) for each in (old, new))
     signed = frozenset() if where.known else find_url_signature_members(old.target.partition("?")[2])
     for name in sorted(one.keys() | other.keys()):
@@ -90,7 +90,7 @@ def _group_url_parameters_by_name(target: str) -> dict[str, list[str]]:
     return parse_qs(target.partition("?")[2], keep_blank_values=True, errors="surrogateescape")
 
 
-def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[IgnoredRequestDifference]:
+def _compare_headers(old: Request, new: Request, where: RoutedRequest) -> Iterator[IgnoredRequestDifference]:
     for name in sorted({name.lower() for name, _ in (*old.headers, *new.headers)}):
         sides = ([value for each, value in request.headers if each.lower() == name] for request in (old, new))
         left, right = map(", ".join, sides)
@@ -101,7 +101,7 @@ def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[Ignor
             yield IgnoredRequestDifference(f"header {name}", left, right, why)
 
 
-def list_fields_ignored_in_key(request: Request, where: Route) -> dict[str, str]:
+def list_fields_ignored_in_key(request: Request, where: RoutedRequest) -> dict[str, str]:
     found = {}
     for name, _ in request.headers:
         verdict = decide_if_header_affects_key(lower := name.lower(), known=where.known)
@@ -116,7 +116,7 @@ def list_fields_ignored_in_key(request: Request, where: Route) -> dict[str, str]
 
 
 def _compare_bodies(
-    old: Request, new: Request, routes: tuple[Route, Route], rules: Rules
+    old: Request, new: Request, routes: tuple[RoutedRequest, RoutedRequest], rules: Rules
 ) -> Iterator[IgnoredRequestDifference]:
     if old.body == new.body:
         return
@@ -182,7 +182,7 @@ class _RuleTracer(BodyMemberRuleApplier):
         return gone
 
 
-def _find_ruled_places(tree: object, where: Route, rules: Rules) -> dict[Path, str]:
+def _find_ruled_places(tree: object, where: RoutedRequest, rules: Rules) -> dict[Path, str]:
     ruled = apply_normalize_rules(deepcopy(tree), compile_normalize_rules(rules))
     found = {path: YOURS for path, _, _ in _find_tree_differences(tree, ruled)}
     if where.known and isinstance(ruled, dict):
