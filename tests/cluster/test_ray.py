@@ -29,7 +29,6 @@ from tests.support.reports import bare, differences
 from tests.test_translated import statuses, translated  # noqa: F401 - the fixture
 
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_raylet_start_wait_time_s": "300"}
-QUIET |= {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}  # workers that nothing would use
 os.environ |= QUIET  # read when it is imported
 pytest.importorskip("ray", reason="Ray is not installed here: `scripts/test cluster` brings it")
 
