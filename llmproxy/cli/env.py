@@ -98,6 +98,8 @@ def format_env_assignments(values: Mapping[str, str], form: str) -> str:
 PATIENCE = 20.0
 """Seconds that a proxy may take to begin, in the background, or to end."""
 LOOK = 0.05
+SILENT = 1.0
+"""Seconds of waiting before a line says so."""
 
 
 def status_command(url: str = _URL) -> None:
@@ -125,13 +127,16 @@ def stop_command(url: str = _URL) -> None:
 
 def wait_until_serving(control: ControlApiClient, seconds: float) -> Health:
     """Return its health once something listens, at the latest after `seconds`. Raises ProxyUnreachable."""
-    until = time.monotonic() + seconds
+    until, silent_until = time.monotonic() + seconds, time.monotonic() + SILENT
     while True:
         try:
             return control.health()
         except ProxyUnreachable as error:
             if not isinstance(error.__cause__, ConnectionRefusedError) or time.monotonic() >= until:
                 raise
+        if time.monotonic() >= silent_until:
+            silent_until = until
+            typer.echo(f"llmproxy: nothing listens at {control.url} yet: waiting, {seconds:g} s at most", err=True)
         time.sleep(LOOK)
 
 

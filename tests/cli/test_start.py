@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.cli.env import wait_until_serving
-from llmproxy.client.control import ControlApiClient
+from llmproxy.client.control import ControlApiClient, ProxyUnreachable
 from llmproxy.settings import list_options_of_settings
 from tests.support.forked import program
 from tests.support.process import clean_env, free_port
@@ -44,6 +44,13 @@ def test_without_the_extra_it_is_started_where_it_can_be(tmp_path: Path, *, ther
         assert "needs mitmproxy" in done.stderr
         assert "'llmproxy-replay[proxy]" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_who_waits_for_a_proxy_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(ProxyUnreachable):
+        wait_until_serving(ControlApiClient(url), 1.2)
+    assert capsys.readouterr().err == f"llmproxy: nothing listens at {url} yet: waiting, 1.2 s at most\n"
 
 
 def test_the_hint_of_a_miss_works_when_it_is_typed(tmp_path: Path) -> None:
