@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if is_forking():  # hundreds of proxies are started, each for a second of processor time
         os.environ["LLMPROXY_COMMAND"] = shlex.join(program("llmproxy"))
     # A busy machine is no fault of an example; in CI hypothesis says the same. Each run draws other examples.
-    settings.register_profile("patient", settings(), deadline=None, max_examples=20)
+    settings.register_profile("patient", settings(), deadline=None, max_examples=30)
     settings.load_profile("patient")
 
 

@@ -37,7 +37,7 @@ pytestmark = [
     for each in ("pytest.PytestUnraisableExceptionWarning", "ResourceWarning", "DeprecationWarning", "FutureWarning")
 ]
 """What Ray leaves open is Ray's."""
-MANY = 27
+MANY = 54
 AGENT = """
 import json, os, sys, time, urllib.request
 from pathlib import Path
@@ -137,7 +137,7 @@ def kill_second(cluster: Any) -> None:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a project whose 30 runs are recorded."""
+    """Return a project whose 60 runs are recorded."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "agent.py").write_text(AGENT)
     (folder / "t.suite.yaml").write_text(SUITE)
@@ -180,7 +180,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def test_thirty_runs_are_told_as_on_one_machine_though_a_worker_and_a_node_die(cluster: Any, project: Path) -> None:
+def test_sixty_runs_are_told_as_on_one_machine_though_a_worker_and_a_node_die(cluster: Any, project: Path) -> None:
     """What died ran again, once, and is named; nothing of the recordings changed."""
     before = {path.name: path.read_bytes() for path in (project / "tests/cassettes").rglob("*.yaml")}
     assert run(project, "--report", "json=local.json").returncode == 1
