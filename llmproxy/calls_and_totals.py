@@ -143,7 +143,7 @@ class Call(NamedTuple):
 
 
 @dataclass(slots=True)
-class Use:
+class UsageSums:
     calls: int = 0
     input: int | None = None
     """Prompt tokens; None while no call's are known."""
@@ -162,12 +162,12 @@ class Use:
         self._add_known(call)
         self.unpriced += call.cost is None and call.would_be_billed
 
-    def merge(self, other: Use) -> None:
+    def merge(self, other: UsageSums) -> None:
         self.calls += other.calls
         self._add_known(other)
         self.unpriced += other.unpriced
 
-    def _add_known(self, other: Call | Use) -> None:
+    def _add_known(self, other: Call | UsageSums) -> None:
         for name in ("input", "output", "cost"):
             if (more := getattr(other, name)) is not None:
                 known = getattr(self, name)
@@ -233,9 +233,9 @@ class Totals:
     """Calls with an injected fault."""
     live_calls: int = 0
     """Calls sent to their provider."""
-    saved: Use = field(default_factory=Use)
-    spent: Use = field(default_factory=Use)
-    parties: dict[str, Use] = field(default_factory=dict)
+    saved: UsageSums = field(default_factory=UsageSums)
+    spent: UsageSums = field(default_factory=UsageSums)
+    parties: dict[str, UsageSums] = field(default_factory=dict)
     """Saved and spent by party: `agent`, or the value of a request's x-llmproxy-party (`user`, `judge`, `judge.2`)."""
     miss_texts: list[str] = field(default_factory=list)
     """Texts that clients got for the first misses: the nearest recording, and its differences."""
@@ -273,7 +273,7 @@ class Totals:
             self.passed += call.decision is Decision.PASS and not call.fault
             self.recorded += call.decision is Decision.RECORD and call.interaction is not None and not call.lost
             self.spent.add(call)
-        self.parties.setdefault(call.party, Use()).add(call)
+        self.parties.setdefault(call.party, UsageSums()).add(call)
 
     def merge(self, other: Totals) -> None:
         for name in _COUNTS:
@@ -283,7 +283,7 @@ class Totals:
         self.saved.merge(other.saved)
         self.spent.merge(other.spent)
         for party, use in other.parties.items():
-            self.parties.setdefault(party, Use()).merge(use)
+            self.parties.setdefault(party, UsageSums()).merge(use)
         self.miss_texts += other.miss_texts
 
     @property
@@ -316,11 +316,13 @@ class Totals:
         return {
             **{name: int(value.get(name) or 0) for name in _COUNTS},
             **{names: tuple(map(str, value.get(names) or ())) for names in _NAMES},
-            "saved": Use.from_json(value["saved"])
+            "saved": UsageSums.from_json(value["saved"])
             if "saved" in value
-            else Use(cost=_read_money(value.get("cost_not_spent"))),
-            "spent": Use(cost=_read_money(value.get("cost_spent")), unpriced=int(value.get("unpriced_live") or 0)),
-            "parties": {name: Use.from_json(each) for name, each in (value.get("parties") or {}).items()},
+            else UsageSums(cost=_read_money(value.get("cost_not_spent"))),
+            "spent": UsageSums(
+                cost=_read_money(value.get("cost_spent")), unpriced=int(value.get("unpriced_live") or 0)
+            ),
+            "parties": {name: UsageSums.from_json(each) for name, each in (value.get("parties") or {}).items()},
             "miss_texts": [str(text) for text in value.get("miss_texts") or ()],
         }
 
@@ -356,7 +358,7 @@ class Miss:
     """Whether the model got the miss as a tool result, so that the run continued."""
 
 
-class RefusalBeforeSession(NamedTuple):
+class RequestRefusedWithoutSession(NamedTuple):
     """A request that was refused before a session was found."""
 
     at: float
@@ -382,7 +384,7 @@ def describe_replay_hits(totals: Totals, shown: Callable[[str], str] = str) -> s
     return format_count(totals.hits, "hit") + (f" ({how})" if how else "")
 
 
-def describe_stubs(totals: Totals) -> str:
+def describe_stubbed_calls(totals: Totals) -> str:
     """Return ``2 without a recording (google-oauth, models)``; empty if there is none."""
     return f"{totals.stubs:,} without a recording ({', '.join(totals.stub_names)})" if totals.stubs else ""
 

@@ -163,7 +163,7 @@ AGENT = "agent"
 DEFAULT_SESSION = "default"
 
 
-def format_cassette_sample_name(cassette: str, sample: int) -> str:
+def append_sample_number_to_name(cassette: str, sample: int) -> str:
     """Return the name of a sample of a cassette, or of a run's user: ``weather``, ``weather~2``."""
     return cassette if sample == 1 else f"{cassette}~{sample}"
 

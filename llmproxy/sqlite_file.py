@@ -37,7 +37,7 @@ _COMMIT_SECONDS = 5.0
 READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN})
 
 
-class DatabaseFileState(Enum):
+class SqliteFileStatus(Enum):
     ABSENT = auto()
     FOLDER = auto()
     EMPTY = auto()
@@ -147,17 +147,17 @@ def open_sqlite_connection(path: Path, query: str, *, timeout: float) -> Overwri
     return made
 
 
-def detect_sqlite_file_state(path: Path) -> DatabaseFileState:
+def detect_sqlite_file_state(path: Path) -> SqliteFileStatus:
     """Return the state of `path` without changing or creating anything. Raises sqlite3.Error: unreadable or damaged.
 
     It takes no lock, unless the file looks invalid: it may be in the middle of its first commit.
     """
     if path.is_dir():
-        return DatabaseFileState.FOLDER
+        return SqliteFileStatus.FOLDER
     if not path.exists():
-        return DatabaseFileState.ABSENT
+        return SqliteFileStatus.ABSENT
     if not path.is_file():  # a pipe would be waited for, for ever
-        return DatabaseFileState.FOREIGN
+        return SqliteFileStatus.FOREIGN
     size = path.stat().st_size  # before the look: what somebody makes of an empty file meanwhile is no stranger's
     try:
         # Without locks SQLite refuses write-ahead mode, before it would touch or make a file beside: that is how it
@@ -171,15 +171,15 @@ def detect_sqlite_file_state(path: Path) -> DatabaseFileState:
     except sqlite3.DatabaseError as error:
         code = get_sqlite_primary_code(error)
         if code == sqlite3.SQLITE_CANTOPEN:
-            return DatabaseFileState.WAL
+            return SqliteFileStatus.WAL
         if code == sqlite3.SQLITE_NOTADB:
-            return DatabaseFileState.FOREIGN
+            return SqliteFileStatus.FOREIGN
         if code == sqlite3.SQLITE_READONLY:  # somebody was killed while he wrote
-            return DatabaseFileState.ROLLBACK
+            return SqliteFileStatus.ROLLBACK
         raise
     if not pages:
-        return DatabaseFileState.FOREIGN if size else DatabaseFileState.EMPTY  # too few bytes for a page count as none
-    return DatabaseFileState.ROLLBACK
+        return SqliteFileStatus.FOREIGN if size else SqliteFileStatus.EMPTY  # too few bytes for a page count as none
+    return SqliteFileStatus.ROLLBACK
 
 
 def _query_page_count(path: Path, query: str, *, timeout: float) -> int:
@@ -196,7 +196,7 @@ def _query_page_count(path: Path, query: str, *, timeout: float) -> int:
 def is_sqlite_database_file(path: Path) -> bool:
     """Return whether a file is an SQLite database, damaged or not: it must not be opened with `open`. Never raises."""
     try:
-        return detect_sqlite_file_state(path) in (DatabaseFileState.ROLLBACK, DatabaseFileState.WAL)
+        return detect_sqlite_file_state(path) in (SqliteFileStatus.ROLLBACK, SqliteFileStatus.WAL)
     except sqlite3.Error as error:
         return get_sqlite_primary_code(error) in DAMAGED
 
@@ -280,7 +280,7 @@ def write_transaction(conn: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-class DatabaseErrorTexts(NamedTuple):
+class DatabaseErrorWording(NamedTuple):
     """Words for errors of one kind of database; hints may use {path}, and {typed} for the path quoted for a shell."""
 
     name: str
@@ -300,7 +300,7 @@ def get_sqlite_primary_code(error: sqlite3.Error) -> int:
 
 
 def translate_sqlite_error(
-    error: sqlite3.Error, path: Path, words: DatabaseErrorTexts, *, writing: bool
+    error: sqlite3.Error, path: Path, words: DatabaseErrorWording, *, writing: bool
 ) -> LLMProxyError:
     code, what = get_sqlite_primary_code(error), f"The {words.name} {path}"
     places = {"path": path, "typed": shlex.quote(str(path))}
@@ -320,7 +320,7 @@ def translate_sqlite_error(
 
 
 @contextmanager
-def translate_errors(path: Path, words: DatabaseErrorTexts, *, writing: bool) -> Iterator[None]:
+def translate_errors(path: Path, words: DatabaseErrorWording, *, writing: bool) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:

@@ -25,7 +25,7 @@ PROVIDER = """\
                 litellm={"acme_ai": "/acme/v1"}, otel="acme.cloud"),
 """
 DIALECT_OPERATION = """\
-    "/murmur": Operation("murmur", stream_default=True),
+    "/murmur": ApiOperation("murmur", stream_default=True),
 """
 DIALECT_ROW = """\
     LazyDialectDescription("murmur", operations=("murmur",)),
@@ -126,7 +126,7 @@ def _acme(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundMcp
     def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
         return (*command, "--servers", write_mcp_config_copy(made, folder))
 
-    return FoundMcpServers(build_mcp_config_from_servers(_get_table_or_empty(_read_file_or_empty(cwd / ".acme.json"), "servers")), place)
+    return FoundMcpServers(make_parsed_mcp_config(_get_table_or_empty(_read_file_or_empty(cwd / ".acme.json"), "servers")), place)
 
 
 """
@@ -188,7 +188,7 @@ class Change(NamedTuple):
 CHANGES: dict[str, list[Change]] = {
     "a provider": [Change("core/providers/provider_table.py", PROVIDER, '_compatible("mistral"')],
     "a dialect of bodies": [
-        Change("core/providers/provider_table.py", DIALECT_OPERATION, '"/fine_tuning": Operation'),
+        Change("core/providers/provider_table.py", DIALECT_OPERATION, '"/fine_tuning": ApiOperation'),
         Change("core/dialects/dialect_table.py", DIALECT_ROW, 'LazyDialectDescription("ollama"'),
         Change("core/dialects/murmur.py", DIALECT),
     ],

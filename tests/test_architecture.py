@@ -220,7 +220,7 @@ def test_one_engine_plays_scripts_and_suites() -> None:
     assert every["name_late_calls"] == every["session.close"] == {f"{running}/run_lifecycle.py"}
     assert every["Finished"] == {f"{running}/run_lifecycle.py"}
     assert every["Started"] == {f"{running}/executor.py", "suite/run/case_runner.py"}  # what is known before
-    assert every["Caller"] == {f"{running}/run_lifecycle.py"}
+    assert every["AgentCaller"] == {f"{running}/run_lifecycle.py"}
     assert every["AgentInput"] == {
         f"{running}/conversation.py",
         "scenario/agents/http.py",

@@ -36,7 +36,7 @@ from llmproxy.errors import RecordingError
 from llmproxy.protocol import Mode
 from llmproxy.scenario.cache_store import CacheStore
 from llmproxy.sqlite_file import (
-    DatabaseFileState,
+    SqliteFileStatus,
     copy_raw_database_file,
     detect_sqlite_file_state,
     open_sqlite_connection,
@@ -82,16 +82,16 @@ def killed_while_writing(path: Path) -> None:
     assert sidecar_path(path, "-journal").stat().st_size
 
 
-FOUND: dict[str, tuple[Callable[[Path], object], DatabaseFileState]] = {
-    "nothing": (lambda _: None, DatabaseFileState.ABSENT),
-    "a folder": (Path.mkdir, DatabaseFileState.FOLDER),
-    "no bytes": (Path.touch, DatabaseFileState.EMPTY),
-    "a database": (rest, DatabaseFileState.ROLLBACK),
-    "write-ahead": (in_write_ahead, DatabaseFileState.WAL),
-    "a crash": (killed_while_writing, DatabaseFileState.ROLLBACK),
-    "a byte": (lambda path: path.write_bytes(b"x"), DatabaseFileState.FOREIGN),
-    "yaml": (lambda path: path.write_text("a: b\n" * 200), DatabaseFileState.FOREIGN),
-    "a cut head": (lambda path: path.write_bytes(b"SQLite format 3\0"), DatabaseFileState.FOREIGN),
+FOUND: dict[str, tuple[Callable[[Path], object], SqliteFileStatus]] = {
+    "nothing": (lambda _: None, SqliteFileStatus.ABSENT),
+    "a folder": (Path.mkdir, SqliteFileStatus.FOLDER),
+    "no bytes": (Path.touch, SqliteFileStatus.EMPTY),
+    "a database": (rest, SqliteFileStatus.ROLLBACK),
+    "write-ahead": (in_write_ahead, SqliteFileStatus.WAL),
+    "a crash": (killed_while_writing, SqliteFileStatus.ROLLBACK),
+    "a byte": (lambda path: path.write_bytes(b"x"), SqliteFileStatus.FOREIGN),
+    "yaml": (lambda path: path.write_text("a: b\n" * 200), SqliteFileStatus.FOREIGN),
+    "a cut head": (lambda path: path.write_bytes(b"SQLite format 3\0"), SqliteFileStatus.FOREIGN),
 }
 
 
@@ -101,7 +101,7 @@ def test_looking_tells_what_is_there_and_changes_nothing(name: str, tmp_path: Pa
     make, state = FOUND[name]
     path = tmp_path / "a b%20?#ü.db"
     make(path)
-    before = look(tmp_path) if state is not DatabaseFileState.FOLDER else None
+    before = look(tmp_path) if state is not SqliteFileStatus.FOLDER else None
     assert detect_sqlite_file_state(path) is state
     assert before is None or look(tmp_path) == before
 
@@ -410,5 +410,5 @@ def test_what_is_no_file_is_foreign_and_not_waited_for(tmp_path: Path) -> None:
     """A pipe gives its reader nothing until somebody writes: a start would hang."""
     pipe = tmp_path / "pipe.db"
     os.mkfifo(pipe)
-    assert detect_sqlite_file_state(pipe) is DatabaseFileState.FOREIGN
+    assert detect_sqlite_file_state(pipe) is SqliteFileStatus.FOREIGN
     assert read_head_of_non_database(pipe) == b""

@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import llmproxy
-from llmproxy.cli.parts.completion import adapt_completion_to_bash
+from llmproxy.cli.parts.completion import adapt_bash_completion_words
 from llmproxy.errors import Exit, print_final_error, redact_url_passwords
 
 
@@ -280,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with contextlib.suppress(OSError):  # what lies beneath was exchanged meanwhile
                 stream.reconfigure(errors="llmproxy")
     try:
-        with adapt_completion_to_bash(os.environ):
+        with adapt_bash_completion_words(os.environ):
             code = get_command(build_app())(args=arguments, prog_name="llmproxy", standalone_mode=False)
         return code if isinstance(code, int) else Exit.OK
     except SystemExit as done:

@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
     group = make_default_typer(help="List or clear the cache of @scenario.cache.", no_args_is_help=True)
     group.command("stats")(print_scenario_cache_size_and_hits)
     group.command("list")(print_scenario_cache_entries)
-    group.command("clear")(delete_scenario_cache_entries)
+    group.command("clear")(delete_cached_scenario_results)
     app.add_typer(group, name="cache")
 
 
@@ -94,7 +94,7 @@ def print_scenario_cache_entries(
         print_line(f"\n{each.key}\n{to_safe_line(shown)}")
 
 
-def delete_scenario_cache_entries(
+def delete_cached_scenario_results(
     name: str | None = _NAME,
     cache_key: str | None = typer.Option(None, "--cache-key", help="Only results with this cache key."),
     older_than: str | None = typer.Option(

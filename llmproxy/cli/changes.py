@@ -21,7 +21,7 @@ from llmproxy.advice import SuggestedCommandTemplate, format_llmproxy_command
 from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.cli.parts.options import LAST_REPORT, CliRunArguments, CommandWithoutLiveOptions, load_settings
 from llmproxy.cli.parts.printing import print_line, to_safe_line
-from llmproxy.cli.parts.store_arguments import STORE, open_given_store, require_store_or_cassette_dir
+from llmproxy.cli.parts.store_arguments import STORE, open_given_store, require_store_exists_or_dir_given
 from llmproxy.client.proxy_process import read_llmproxy_url
 from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.changes.accepted_change_model import (
@@ -102,7 +102,7 @@ def run_command_in_replay(asked: CliRunArguments, loaded: Loaded, more: Mapping[
 
     if read_llmproxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: this needs a proxy of its own.", hint="Unset LLMPROXY_URL.")
-    require_store_or_cassette_dir(loaded)
+    require_store_exists_or_dir_given(loaded)
     return run_command_with_proxy(asked, {**os.environ, **more})
 
 

@@ -34,7 +34,7 @@ from llmproxy.core.dialects.usage_and_cost import compute_cost, read_usage
 from llmproxy.core.providers.routing import get_operation_dialect
 from llmproxy.core.secrets.redact import is_redacted_request
 from llmproxy.core.store.row_conversion import StoredCallSummary, get_answer_date_or_start
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.postgres_store_paths import store_exists
@@ -229,7 +229,7 @@ def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) 
     """Return a call to send. Raises SettingsError with the reason for leaving it out."""
     if is_redacted_request(recorded.request):
         raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
-    body = parse_json(recorded.request.body)
+    body = parse_json_or_none(recorded.request.body)
     if not isinstance(body, dict):
         raise SettingsError("the request's body was not recorded, or is no JSON")
     if _KEPT_THERE.search(recorded.request.body):
@@ -334,7 +334,7 @@ def _send_call_and_settle(client: httpx.Client, sampled: ProviderRequestToRereco
 
 
 def _read_proxy_error(body: bytes) -> str:
-    tree = parse_json(body)
+    tree = parse_json_or_none(body)
     inner = tree.get("error", tree) if isinstance(tree, dict) else {}
     said = inner.get("message") if isinstance(inner, dict) else inner
     return str(said or "").removeprefix("llmproxy: ").partition("\n")[0]

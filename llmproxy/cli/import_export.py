@@ -17,7 +17,7 @@ from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.import_files import RecordingFileImporter, group_files_by_cassette
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size, to_safe_line
-from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, get_chosen_store, refuse_url_as_file
+from llmproxy.cli.parts.store_arguments import STORE, build_unknown_cassette_error, get_chosen_store, refuse_url_as_file
 from llmproxy.core.bindings import deserialize_run_variables
 from llmproxy.core.cassettes.anonymized_export import anonymize_recordings_for_file, describe_remaining_personal_names
 from llmproxy.core.cassettes.folder_sync import CassetteDir, build_slug
@@ -29,10 +29,10 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_cassette_replay_rules, read_volatile_fields
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError, ensure_program_prefix
 from llmproxy.postgres_store_paths import find_postgres_of_local_copy, format_store_location
-from llmproxy.protocol import DEFAULT_STORE, format_cassette_sample_name
+from llmproxy.protocol import DEFAULT_STORE, append_sample_number_to_name
 from llmproxy.settings import shareable_path
 from llmproxy.trace.export import write_otlp, write_trace
-from llmproxy.ui.html_file import build_viewer_page_data, choose_cassettes
+from llmproxy.ui.html_file import build_viewer_page_data, list_cassettes_by_name_and_sample
 from llmproxy.ui.page import is_exported_page, render_viewer_page
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def export(
     with open_store(settings.store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         found = list(database.iter_interactions(settings.cassette, sample))
         if not found:
-            raise build_no_cassette_error(database, format_cassette_sample_name(settings.cassette, sample or 1))
+            raise build_unknown_cassette_error(database, append_sample_number_to_name(settings.cassette, sample or 1))
         fork = _find_fork_or_warn_of_loss(database, settings.cassette, written)
         fields = read_cassette_replay_rules(database, settings.cassette)
     if file == "-":
@@ -191,9 +191,11 @@ def export_viewer_page(file: str, store: Path, cassette: str | None, sample: int
         hint = "Write to another file, or replace it with --force."
         raise CassetteCorrupt(f"Not overwritten: {path} was not written by llmproxy.", hint=hint)
     with open_store(store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
-        wanted = list(choose_cassettes(database, cassette, sample))
+        wanted = list(list_cassettes_by_name_and_sample(database, cassette, sample))
         if not wanted:
-            raise build_no_cassette_error(database, format_cassette_sample_name(cassette or "any name", sample or 1))
+            raise build_unknown_cassette_error(
+                database, append_sample_number_to_name(cassette or "any name", sample or 1)
+            )
         made = build_viewer_page_data(database, wanted, cassette or store.name)
         made["store_words"] = format_store_option(shareable_path(store))
         text = render_viewer_page(made, title=cassette or store.name)

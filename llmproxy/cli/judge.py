@@ -16,7 +16,7 @@ from llmproxy.amount_formatting import format_count
 from llmproxy.cli import make_default_typer
 from llmproxy.cli.parts.completion import complete_model_names
 from llmproxy.cli.parts.options import LAST_REPORT
-from llmproxy.cli.parts.printing import escape_lines, print_json, print_line, to_safe_line
+from llmproxy.cli.parts.printing import escape_all_but_line_breaks, print_json, print_line, to_safe_line
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.parsers import read_text_file_named_by_user
 from llmproxy.scenario.config import UNSET_ZERO
@@ -102,7 +102,7 @@ def _print_calibration(found: JudgeCalibration, *, as_json: bool) -> None:
         print_json({**asdict(found), "agreement": found.agreement})
         return
     for text in found.summary_lines():
-        print_line(escape_lines(text))
+        print_line(escape_all_but_line_breaks(text))
     if found.missed:
         print_line("  to record what is missing, type the same with --mode auto")
     for each in found.disagreements[:_SHOWN]:
@@ -164,13 +164,13 @@ def ask_human_labels_at_terminal(
 
 
 def _ask_person(labelling: human_labels.ConversationToLabel, number: str) -> list[str | None] | None:
-    print_line(f"\n{number}  {escape_lines(labelling.id)}")
-    print_line(escape_lines(format_transcript(labelling.messages)))
+    print_line(f"\n{number}  {escape_all_but_line_breaks(labelling.id)}")
+    print_line(escape_all_but_line_breaks(format_transcript(labelling.messages)))
     found: list[str | None] = []
     for text in labelling.criteria:
         typed = ""
         while typed not in human_labels.KEYS:
-            print_line(f"\n  {escape_lines(text)}")
+            print_line(f"\n  {escape_all_but_line_breaks(text)}")
             typer.echo("  [p]assed, [f]ailed, [i]nconclusive, [s]kip, [q]uit: ", nl=False)
             line = sys.stdin.readline()
             typed = line.strip().lower()[:1]

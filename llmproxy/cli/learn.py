@@ -27,7 +27,7 @@ from llmproxy.cli.parts.store_arguments import (
     build_cassette_not_recorded_error,
     learn_fields_from_recorded_runs,
     open_given_store,
-    require_store_or_cassette_dir,
+    require_store_exists_or_dir_given,
 )
 from llmproxy.client.child_env import detect_cwd_home_date_variables, find_zone_with_other_date
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_llmproxy_url, run_child
@@ -81,7 +81,7 @@ def learn(
     asked = CliRunArguments.from_context(ctx, command, cassette=recording, mode="replay")
     loaded = load_settings(asked.flags)
     refuse_live_channels(loaded, "llmproxy learn")
-    require_store_or_cassette_dir(loaded)
+    require_store_exists_or_dir_given(loaded)
     if drop:
         before = _read_cassette_fields(loaded)
         if unknown := sorted(set(drop) - {field.name for field in before}):

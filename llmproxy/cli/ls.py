@@ -17,7 +17,7 @@ from llmproxy.cli.parts import binding_formatting as bindings
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import (
-    escape_lines,
+    escape_all_but_line_breaks,
     format_table_lines,
     get_terminal_width_or_none,
     print_json,
@@ -35,7 +35,7 @@ from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.postgres_store_paths import format_store_location
-from llmproxy.protocol import Channel, format_cassette_sample_name
+from llmproxy.protocol import Channel, append_sample_number_to_name
 
 if TYPE_CHECKING:
     from llmproxy.core.store import integrity_checks
@@ -153,7 +153,7 @@ def _print_cassettes(
 
 
 CASSETTE_COLUMNS: Sequence[PrintedTableColumn[CassetteInfo]] = (
-    PrintedTableColumn("cassette", lambda info: format_cassette_sample_name(info.name, info.sample)),
+    PrintedTableColumn("cassette", lambda info: append_sample_number_to_name(info.name, info.sample)),
     PrintedTableColumn("live", lambda info: number(info.live)),
     PrintedTableColumn("replaced", lambda info: number(info.stored - info.live), measure=True),
     PrintedTableColumn("tokens in", lambda info: number(info.tokens_in), measure=True),
@@ -180,7 +180,7 @@ def _format_optional(value: int | None) -> str:
 INTERACTION_COLUMNS: Sequence[PrintedTableColumn[StoredCallSummary]] = (
     PrintedTableColumn("id", lambda row: str(row.id)),
     PrintedTableColumn("recorded", lambda row: format_local_time(row.recorded_at), narrowest=len("2027-01-15 ")),
-    PrintedTableColumn("cassette", lambda row: format_cassette_sample_name(row.cassette, row.sample)),
+    PrintedTableColumn("cassette", lambda row: append_sample_number_to_name(row.cassette, row.sample)),
     PrintedTableColumn("party", lambda row: row.party, alike=True),
     PrintedTableColumn(
         "channel", lambda row: row.channel.value, alike=True, if_any=lambda row: row.channel is not Channel.LLM
@@ -227,7 +227,7 @@ def why_command(
     for n, missed in enumerate(found):
         print_line(("\n" if n else "") + f"--- {format_local_time(missed.at)}")
         here = f"{format_llmproxy_command('why', str(missed.data.get('store', '')))}   "  # before the next command
-        print_line(escape_lines(missed.text.replace(here, "")))
+        print_line(escape_all_but_line_breaks(missed.text.replace(here, "")))
 
 
 _SHOWN = 20

@@ -23,7 +23,7 @@ from llmproxy.cli.parts.store_arguments import (
     copy_postgres_store_temporarily,
     find_cassette,
     get_chosen_store,
-    is_id,
+    is_interaction_id,
     is_sqlite_file,
     is_store_file,
     list_stores_and_cassette_files,
@@ -45,8 +45,8 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.integrity_checks import count_bytes_freed_by_deletion, find_damages
 from llmproxy.core.store.queries import (
     RekeyedRecording,
+    find_recordings_losing_shared_key,
     find_recordings_now_sharing_key,
-    find_split_keys,
     read_cassette_accepted_changes,
 )
 from llmproxy.core.store.row_conversion import StoredCallSummary
@@ -174,7 +174,9 @@ class _Verifier:
             _print_recording_groups(
                 "one key now (they would answer each other's requests)", find_recordings_now_sharing_key(found)
             )
-            _print_recording_groups("different keys now (they were one request before)", find_split_keys(found))
+            _print_recording_groups(
+                "different keys now (they were one request before)", find_recordings_losing_shared_key(found)
+            )
             if not self.rekey:
                 print_line("Replay derives today's keys whenever it opens their cassette.")
                 print_line(f"To make them last: {format_llmproxy_command('verify --rekey', path)}")
@@ -306,7 +308,7 @@ def rm_command(
 ) -> None:
     """Delete cassettes or single interactions, after showing them and asking."""
     with open_given_store(store, writable=True) as database:
-        numbers = [] if cassette else [typed for typed in what if is_id(typed)]
+        numbers = [] if cassette else [typed for typed in what if is_interaction_id(typed)]
         rows = {row.id: row for row in (database.list_summaries(None, superseded=True) if numbers else ())}
         if lacking := next((typed for typed in numbers if int(typed) not in rows), ""):
             hint = suggest_cassette_option(database, lacking, "rm")

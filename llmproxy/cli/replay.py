@@ -38,7 +38,7 @@ from llmproxy.cli.parts.store_arguments import (
     STORE,
     build_cassette_not_recorded_error,
     open_given_store,
-    require_store_or_cassette_dir,
+    require_store_exists_or_dir_given,
     validate_cassette_name,
 )
 from llmproxy.client.child_env import detect_cwd_home_date_variables
@@ -116,7 +116,7 @@ def run_replay(asked: ReplayCommandArguments, env: Mapping[str, str]) -> int:
     if asked.live and not read_llmproxy_url(env):
         refuse_postgres_store_for_option("--live", loaded.settings.store)
     if not read_llmproxy_url(env):
-        require_store_or_cassette_dir(loaded)  # before anything is made
+        require_store_exists_or_dir_given(loaded)  # before anything is made
     tools = setup.find_mcp_servers_of_agent_command(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"

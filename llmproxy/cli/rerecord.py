@@ -29,14 +29,19 @@ from llmproxy.amount_formatting import dollars
 from llmproxy.cli.changes import run_command_in_replay
 from llmproxy.cli.parts.options import CliRunArguments, CommandWithoutLiveOptions, format_record_command, load_settings
 from llmproxy.cli.parts.printing import print_line, to_safe_line
-from llmproxy.cli.parts.store_arguments import is_id, open_given_store, parse_interaction_id, require_not_being_recorded
+from llmproxy.cli.parts.store_arguments import (
+    is_interaction_id,
+    open_given_store,
+    parse_interaction_id,
+    require_not_being_recorded,
+)
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_cost, compute_max_call_cost
 from llmproxy.core.providers.provider_table import PROVIDERS, ApiKeyVariable
 from llmproxy.core.secrets.redact import is_redacted_request
 from llmproxy.core.store.row_conversion import extract_texts_and_cost
 from llmproxy.core.store.store import InteractionToStore, Store
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Headers, Interaction, header
 from llmproxy.core.traffic.websocket_frames import is_websocket_body
 from llmproxy.errors import Exit, MachineError, SettingsError
@@ -66,7 +71,7 @@ def rerecord_interactions(
     """Record requests again, with the environment's credentials: single interactions, or all that has changed since a
     command was recorded.
     """
-    numbers = list(takewhile(is_id, words))
+    numbers = list(takewhile(is_interaction_id, words))
     if changed and numbers:
         raise SettingsError("either interactions or --changed.")
     asked = CliRunArguments.from_context(ctx, words if changed else words[len(numbers) :])
@@ -120,7 +125,7 @@ def build_rerecord_request(found: Interaction, loaded: Loaded) -> ProviderReques
     """Return a request to send. Raises SettingsError."""
     headers = _build_live_headers(found, os.environ, format_record_command(loaded, found.cassette))
     target = _find_live_upstream(found, dict(loaded.settings.upstream))
-    tokens, body = found.usage.input, parse_json(found.request.body)
+    tokens, body = found.usage.input, parse_json_or_none(found.request.body)
     most = None
     if tokens is not None and isinstance(body, dict):
         most = compute_max_call_cost(found.provider, found.model, int(tokens * MARGIN) + 1, body)

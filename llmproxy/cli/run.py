@@ -19,7 +19,7 @@ from llmproxy.cli.parts import session_setup as setup
 from llmproxy.cli.parts.options import CliRunArguments, RunCommandOptions, TyperCommandUsingFreeProxyPort, load_settings
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_ending import LiveRunsVsRecordingSummary, RunFinisher, write_json_result_file
-from llmproxy.cli.parts.store_arguments import require_store_or_cassette_dir
+from llmproxy.cli.parts.store_arguments import require_store_exists_or_dir_given
 from llmproxy.client.bypass_monitor import list_known_bypasser_warnings
 from llmproxy.client.proxy_process import ensure_proxy, find_command_path, read_llmproxy_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
@@ -58,7 +58,7 @@ def run_command_with_proxy(asked: CliRunArguments, env: Mapping[str, str]) -> in
         hint = "`llmproxy run --live llm --runs 5 -- COMMAND` tries another model on recorded tools."
         raise SettingsError("--runs needs --live: a replay is the same each time.", hint=hint)
     if loaded.settings.live:
-        require_store_or_cassette_dir(loaded)
+        require_store_exists_or_dir_given(loaded)
     find_command_path(asked.command, env)
     if how.json is not None:
         write_json_result_file(how.json, {})  # a file of an earlier run says nothing of this one
@@ -137,11 +137,11 @@ def _run_once(
 ) -> int:
     if not asked.options.only:
         return run_child(asked.command, env, heard=heard)
-    from llmproxy.client.isolated_network import IsolatedNetwork
+    from llmproxy.client.isolated_network import CommandNetworkNamespace
 
     proxy = urlsplit(end.proxy.url)
     place = (proxy.hostname or "", proxy.port or (443 if proxy.scheme == "https" else 80))
-    with IsolatedNetwork([*reach, place]) as network:
+    with CommandNetworkNamespace([*reach, place]) as network:
         code = run_child(asked.command, env, network.serve, heard, network.enter)
     end.tries.update(network.tries)
     return code

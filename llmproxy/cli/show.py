@@ -21,7 +21,7 @@ from llmproxy.cli.parts import binding_formatting as bindings
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import (
-    escape_lines,
+    escape_all_but_line_breaks,
     format_body_for_reading,
     get_terminal_width_or_none,
     print_json,
@@ -29,8 +29,14 @@ from llmproxy.cli.parts.printing import (
     to_safe_line,
     wrap_text,
 )
-from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given_store, suggest_cassette_option
-from llmproxy.core.bindings import Fit, Mismatch, VolatileField
+from llmproxy.cli.parts.store_arguments import (
+    STORE,
+    find_cassette,
+    is_interaction_id,
+    open_given_store,
+    suggest_cassette_option,
+)
+from llmproxy.core.bindings import Mismatch, RequestMatch, VolatileField
 from llmproxy.core.bindings.volatile_result_fields import load_builtin_volatile_fields
 from llmproxy.core.dialects.conversation import compare_requests, parse_answer_as_message, read_request_messages
 from llmproxy.core.dialects.messages import Message
@@ -52,12 +58,12 @@ from llmproxy.core.traffic.interaction import TRAILER, Interaction, is_grpc
 from llmproxy.core.traffic.json_diff import Difference, build_difference, list_differences
 from llmproxy.core.traffic.websocket_frames import format_websocket_transcript, is_websocket_body
 from llmproxy.errors import CassetteNotFound, Exit, SettingsError, printable
-from llmproxy.protocol import format_cassette_sample_name
+from llmproxy.protocol import append_sample_number_to_name
 from llmproxy.trace.comparing.diff import FailOn, diff_to_dict, render
 
 if TYPE_CHECKING:
     from llmproxy.trace.comparing.recording_diff import TraceAndRequestsDiff
-from llmproxy.trace.observing.agent_activity import list_mcp_tool_call_mismatches
+from llmproxy.trace.observing.agent_activity import list_model_vs_mcp_call_mismatches
 from llmproxy.ui.calls import build_step_list_of_run, encode_body_for_json
 
 _HEAD = 12
@@ -80,7 +86,7 @@ def show_command(
     ),
 ) -> None:
     """Show an interaction (conversation, answer, tool calls, tokens, timing), or a whole cassette as a conversation."""
-    if cassette or not is_id(what):
+    if cassette or not is_interaction_id(what):
         show_cassette(what, store, single="--raw" if raw else "--request" if request else "", as_json=as_json)
         return
     _show_interaction(what, store, raw=raw, request=request, as_json=as_json, descriptor=descriptor)
@@ -136,7 +142,7 @@ def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
     ):
         print_line(f"\n{title}")
         for text in format_grpc_messages(body, found.request.target, read, answer=answer):
-            print_line(escape_lines(text))
+            print_line(escape_all_but_line_breaks(text))
     print_line("\n=== end")
     for name, value in found.response.headers:
         if value and name.startswith((TRAILER, "grpc-status", "grpc-message")):
@@ -152,7 +158,9 @@ def _print_interaction_messages(found: Interaction, asked: Sequence[Message], an
         return
     if (call := read_mcp_call_with_result(found)) is not None:
         print_line(f"\n--- call of {to_safe_line(call.tool)}\n{format_body_for_reading(call.arguments.encode())}")
-        print_line("\n=== result" + (" (an error)" if call.failed else "") + "\n" + escape_lines(call.result))
+        print_line(
+            "\n=== result" + (" (an error)" if call.failed else "") + "\n" + escape_all_but_line_breaks(call.result)
+        )
         return
     for message in asked:
         _print_message(message)
@@ -178,7 +186,7 @@ def _format_interaction_summary(found: Interaction) -> list[str]:
     size = sum(len(chunk.data) for chunk in answer.chunks)
     came = f"{size:,} bytes in {format_count(len(answer.chunks), 'chunk')}"
     times = f"first byte {format_milliseconds(first / 1000)}, last {format_milliseconds(last / 1000)}"
-    name, where = format_cassette_sample_name(found.cassette, found.sample), f"{found.upstream}{found.request.target}"
+    name, where = append_sample_number_to_name(found.cassette, found.sample), f"{found.upstream}{found.request.target}"
     return [
         f"interaction {found.id}  cassette {name}  party {found.party}  occurrence {found.occurrence}",
         f"key         {found.key}" + (f"  rules {found.rules}" if found.rules else ""),
@@ -212,7 +220,7 @@ def _print_message(message: Message, *, title: bool = True) -> None:
 
 
 def _print_wrapped(text: str) -> None:
-    for row in wrap_text(escape_lines(text), get_terminal_width_or_none()):
+    for row in wrap_text(escape_all_but_line_breaks(text), get_terminal_width_or_none()):
         print_line(row)
 
 
@@ -257,9 +265,9 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
             print_line(("\n" if n else "") + "\n".join(wrap_text(_format_totals(told), cells)))
             if (fork := find_fork(database, named.cassette, sample)) is not None:
                 print_line(to_safe_line(fork.describe_origin()))
-            shown = format_cassette_sample_name(to_safe_line(named.cassette), sample)
+            shown = append_sample_number_to_name(to_safe_line(named.cassette), sample)
             declared = list_run_variables(database, named.cassette, sample)
-            for text in bindings.iter_recorded_variable_lines(shown, declared):
+            for text in bindings.format_recorded_variable_lines(shown, declared):
                 print_line("\n".join(wrap_text(text, cells)))
             for text in format_conversation(told["steps"], cells):
                 print_line(text)
@@ -267,7 +275,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
                 listed = format_llmproxy_command(f"ls {quote_word(named.cassette)}", database.path)
                 print_line(f"It holds no conversation with a model; what was asked of tools: {listed}")
             for each in told["differences"]:
-                print_line("\n".join(["", *wrap_text(escape_lines(f"differs: {each}"), cells)]))
+                print_line("\n".join(["", *wrap_text(escape_all_but_line_breaks(f"differs: {each}"), cells)]))
 
 
 def _cassette_to_json(store: StoreReader, cassette: str, sample: int) -> dict[str, Any]:
@@ -283,11 +291,11 @@ def _cassette_to_json(store: StoreReader, cassette: str, sample: int) -> dict[st
 
     sums = sum_calls(store, CallFilter(cassette, sample))
     told = {"cassette": cassette, "sample": sample, **sums, "steps": build_step_list_of_run(read_interactions())}
-    return told | {"differences": list_mcp_tool_call_mismatches(read_interactions()) if of_tools else []}
+    return told | {"differences": list_model_vs_mcp_call_mismatches(read_interactions()) if of_tools else []}
 
 
 def _format_totals(told: Mapping[str, Any]) -> str:
-    name = format_cassette_sample_name(told["cassette"], told["sample"])
+    name = append_sample_number_to_name(told["cassette"], told["sample"])
     unpriced = f" ({format_count(told['unpriced'], 'call')} without price or tokens)" if told["unpriced"] else ""
     cost = f"{dollars(told['cost'])}{unpriced}" if told["cost"] is not None else "cost unknown"
     parts = [
@@ -312,7 +320,9 @@ def format_conversation(steps: list[dict[str, Any]], room: int | None) -> Iterat
         before = call
         inside = "  " * min(step.get("depth", 0), 6)
         head = f"{mark:<7}{_HEADS.get(step['kind'], step['kind']):<9} {inside}"
-        for n, text in enumerate(wrap_text(escape_lines(_format_step(step).rstrip()), room, _INDENT + len(inside))):
+        for n, text in enumerate(
+            wrap_text(escape_all_but_line_breaks(_format_step(step).rstrip()), room, _INDENT + len(inside))
+        ):
             yield (head if n == 0 else " " * (_INDENT + len(inside))) + text
 
 
@@ -346,7 +356,7 @@ def diff_command(
     for value, known, flag in ((form, _FORMS, "--format"), (fail_on, ("contract", "any", None), "--fail-on")):
         if value not in known:
             raise SettingsError(f"{flag} {value}: it can be {', '.join(filter(None, known))}.")
-    if is_id(old) and is_id(new):
+    if is_interaction_id(old) and is_interaction_id(new):
         with open_given_store(store) as database:
             pair = database.load(int(old)), database.load(int(new))
             changed = _print_interaction_diff(*pair, _would_answer_other(database, *pair), as_json=form == "json")
@@ -384,7 +394,7 @@ class CassetteComparison(NamedTuple):
             to_safe_line(text)
             for name, (said, fields) in told
             for text in (
-                *bindings.iter_recorded_variable_lines(name, said),
+                *bindings.format_recorded_variable_lines(name, said),
                 *bindings.format_volatile_fields(name, fields),
             )
         ]
@@ -458,7 +468,7 @@ def _format_markdown(found: CassetteComparison) -> Iterator[str]:
     yield f"\nRequests: {found.diff.requests.summarize()}"
 
 
-def _would_answer_other(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
+def _would_answer_other(database: Store, a: Interaction, b: Interaction) -> RequestMatch | Mismatch | None:
     own = {field: None for one in (a, b) for field in read_volatile_fields(database, one.cassette)}
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
         return None
@@ -467,7 +477,9 @@ def _would_answer_other(database: Store, a: Interaction, b: Interaction) -> Fit 
     return match_recording_to_other_request(a, b, (*own, *load_builtin_volatile_fields()), rules, settings.upstream)
 
 
-def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
+def _print_interaction_diff(
+    a: Interaction, b: Interaction, fit: RequestMatch | Mismatch | None, *, as_json: bool
+) -> bool:
     found = {
         "requests": _diff_two_requests(a, b),
         "answers": list_differences(*_decode_answers_for_diff(a, b), _PLACES),
@@ -501,7 +513,7 @@ def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch 
     return changed
 
 
-def _describe_would_answer(fit: Fit | Mismatch) -> str:
+def _describe_would_answer(fit: RequestMatch | Mismatch) -> str:
     if isinstance(fit, Mismatch):
         return f"the first would not answer the second: {fit}"
     return f"the first would answer the second ({', '.join(fit.names) or 'nothing differs'})"

@@ -248,7 +248,7 @@ class TestCommandOptions:
         ids, against = [case.id for case in cases], list[Handler]()
         if self.baseline is not None:
             against.append(BaselineChangePrinter(read_baseline(self.baseline, ids), sys.stdout.write, ids))
-        shown = helpers.make_suite_console(verbose=settings.settings.verbose)
+        shown = helpers.make_suite_console_handler(verbose=settings.settings.verbose)
         journal = get_decision_journal_path(find_test_recordings_store(settings))
         kept = [] if self.rejudge is not None or self.step else [TrendRecorder(journal, print_warning)]
         last = make_last_report_writer(Path.cwd() / LAST_REPORT, print_warning) if self.rejudge is None else []
@@ -381,7 +381,7 @@ class TestCommandOptions:
         from llmproxy.scenario.cluster import transfer_files
         from llmproxy.scenario.cluster.remote_runner import open_ray_connection
         from llmproxy.scenario.cluster.transfer_files import get_ray_driver_cassette_dir
-        from llmproxy.suite.run.run_on_cluster import RemoteCaseRunner, RunEventReorderer, pack_suites
+        from llmproxy.suite.run.run_on_cluster import RemoteCaseRunner, RunEventReorderer, pack_suites_for_cluster
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import check_cost_estimate_before_run
 
@@ -391,7 +391,7 @@ class TestCommandOptions:
             None, [shown, RunEventReorderer(handlers, order)], mode, part
         )
         started = build_start_flags({**self.flags, "store": None, "cassette_dir": None, "mode": mode})
-        parcel = pack_suites(
+        parcel = pack_suites_for_cluster(
             run_context, cases, self.paths, settings, started, files=self.send, variables=self.send_env, env=env
         )
         notes = check_cost_estimate_before_run(find_test_recordings_store(settings), cases, run_context.options)

@@ -17,9 +17,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from llmproxy.calls_and_totals import Call, Miss, RefusalBeforeSession
+from llmproxy.calls_and_totals import Call, Miss, RequestRefusedWithoutSession
 from llmproxy.client.session_reports import Health, SessionReport
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.errors import MachineError, remove_program_prefix
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 
@@ -163,10 +163,10 @@ class ControlApiClient:
             for row in rows
         )
 
-    def read_refused_before_session(self) -> tuple[RefusalBeforeSession, ...]:
+    def read_refused_before_session(self) -> tuple[RequestRefusedWithoutSession, ...]:
         rows = self._request("GET", "refused?limit=100")["refused"]
         return tuple(
-            RefusalBeforeSession(
+            RequestRefusedWithoutSession(
                 float(row.get("at") or 0), str(row.get("method")), str(row.get("target")), int(row.get("status") or 0),
                 str(row.get("text")),
             ) for row in rows
@@ -225,7 +225,7 @@ class ControlApiClient:
         return self._parse_reply(status, content)
 
     def _parse_reply(self, status: int, content: bytes) -> dict[str, Any]:
-        value = parse_json(content)
+        value = parse_json_or_none(content)
         if not isinstance(value, dict):
             raise ProxyUnreachable(f"what answers at {self.url} is not llmproxy (HTTP {status}).")
         if status in (OK, CREATED):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
 
 from llmproxy.amount_formatting import dollars, format_count
-from llmproxy.calls_and_totals import Call, Totals, UnusedRecording, describe_replay_hits, describe_stubs
+from llmproxy.calls_and_totals import Call, Totals, UnusedRecording, describe_replay_hits, describe_stubbed_calls
 from llmproxy.errors import remove_program_prefix
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import AGENT, OFFLINE
@@ -140,7 +140,7 @@ def format_session_counts(report: SessionReport) -> str:
     }
     counts += [f"{number} {word}" for word, number in more.items() if number]
     counts += [format_count(report.injected, "injected fault")] if report.injected else []
-    counts += filter(None, [describe_stubs(report)])
+    counts += filter(None, [describe_stubbed_calls(report)])
     costs = {"not spent": report.saved.cost, "spent": report.spent.cost}
     money = [f"{dollars(cost)} {word}" for word, cost in costs.items() if cost is not None]
     if report.unpriced and report.calls:

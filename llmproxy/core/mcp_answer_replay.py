@@ -23,7 +23,7 @@ from llmproxy.core.dialects.stream_events import (
     split_body_into_json_values,
 )
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Headers, Interaction, Response, remove_headers
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -53,7 +53,7 @@ def answers(response: Response, asked: bytes) -> bool:
 
 
 def parse_jsonrpc_body(body: bytes) -> dict[str, Any]:
-    return value if isinstance(value := parse_json(body), dict) else {}
+    return value if isinstance(value := parse_json_or_none(body), dict) else {}
 
 
 def _token(message: dict[str, Any]) -> object:

@@ -32,7 +32,7 @@ _OF_MODELS = frozenset({*CHAT, "embeddings", "count_tokens", "models", "moderati
 
 
 @dataclass(frozen=True, slots=True)
-class MixedLiveReplaySettings:
+class LiveChannelSettings:
     channels: frozenset[Channel]
     unknown: UnknownToolPolicy = UnknownToolPolicy.ERROR
     read_only: tuple[str, ...] = ()
@@ -190,8 +190,8 @@ class ChosenRecording(NamedTuple):
 
 
 @dataclass(slots=True)
-class PartlyLiveSession:
-    asked: MixedLiveReplaySettings
+class SessionWithLiveChannels:
+    asked: LiveChannelSettings
     parent: tuple[str, int]
     """Cassette and sample whose tool results are served."""
     child: str

@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 
 from llmproxy.advice import format_llmproxy_command
-from llmproxy.core.keys.built_in_body_rules import NOTHING, RESPONSES, MemberAction, MemberRule, Shape
+from llmproxy.core.keys.built_in_body_rules import NOTHING, RESPONSES, KeyMemberRule, MemberAction, Shape
 from llmproxy.core.keys.normalize import BodyMemberRuleApplier, MadeBy
 from llmproxy.core.keys.user_rules import Rules, apply_normalize_rules, compile_normalize_rules
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.secrets.secret_kinds import SHORTEST
 from llmproxy.core.sessions.exchange import ArrivingResponseCollector
-from llmproxy.core.traffic.canonical_json import LossyJsonError, dump, parse_json, parse_json_or_raise_if_lossy
+from llmproxy.core.traffic.canonical_json import LossyJsonError, dump, parse_json_or_none, parse_json_or_raise_if_lossy
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, remove_headers
 from llmproxy.core.traffic.json_diff import Difference, clip, list_differences, list_unequal_values
 from llmproxy.core.traffic.websocket_frames import (
@@ -37,15 +37,17 @@ from llmproxy.protocol import SHOWN_KEY
 Due = tuple[int, Frame]
 """Microseconds after the preceding message, and the message."""
 
-_EVENT_ID = {"event_id": MemberRule(MemberAction.IGNORE, "SDKs make up a random one for the server's error messages")}
-_ID = MemberRule(MemberAction.REFER, "names an item of this conversation")
+_EVENT_ID = {
+    "event_id": KeyMemberRule(MemberAction.IGNORE, "SDKs make up a random one for the server's error messages")
+}
+_ID = KeyMemberRule(MemberAction.REFER, "names an item of this conversation")
 REALTIME = Shape(
     {
         **_EVENT_ID,
-        "item": MemberRule(
+        "item": KeyMemberRule(
             MemberAction.WALK,
             "clients name items randomly",
-            Shape({"id": MemberRule(MemberAction.DECLARE, "random, yet it says which")}),
+            Shape({"id": KeyMemberRule(MemberAction.DECLARE, "random, yet it says which")}),
         ),
         "item_id": _ID,
         "previous_item_id": _ID,
@@ -298,7 +300,9 @@ class FrameRecorder(ArrivingResponseCollector):
         for frame in frames:
             data = self._redact(frame.data) if frame.client and frame.data else frame.data
             if data != frame.data:
-                secrets.update(dict.fromkeys(_list_redacted_strings(parse_json(frame.data), parse_json(data))))
+                secrets.update(
+                    dict.fromkeys(_list_redacted_strings(parse_json_or_none(frame.data), parse_json_or_none(data)))
+                )
             kept.append(replace(frame, data=data))
         if secrets:
             kept = [one if one.client else replace(one, data=_overwrite_secrets(one.data, secrets)) for one in kept]
@@ -346,7 +350,7 @@ def classify_websocket_ending(frames: list[Frame]) -> Ending:
 
 
 def _is_terminal(data: str | bytes) -> bool:
-    if not isinstance(event := parse_json(data), dict):
+    if not isinstance(event := parse_json_or_none(data), dict):
         return False
     content = event.get("serverContent")  # Google's Live API
     return event.get("type") in _TERMINAL or (isinstance(content, dict) and content.get("turnComplete") is True)

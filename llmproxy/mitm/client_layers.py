@@ -37,7 +37,7 @@ from llmproxy.errors import RefusedError
 from llmproxy.mitm.http1.replay_layer import RecordReplayLayer
 from llmproxy.mitm.http1_parser import BadHttp1Request, HeadTooSlow, Http1RequestParser
 from llmproxy.mitm.interception import is_own_listener
-from llmproxy.mitm.proxy_context import ProxyContext, build_response_bytes
+from llmproxy.mitm.proxy_context import ProxyContext, build_own_response
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class GoawayDrainingHttp2Client(Http2Client):
             yield from self.close_connection("the server left")
 
 
-class StrictHttp2ServerLayer(Http2Server):
+class ClientHttp2ValidatingLayer(Http2Server):
     """mitmproxy's server, which rejects invalid HTTP/2; mitmproxy checks upstream heads less strictly."""
 
     def __init__(self, context: Context) -> None:
@@ -143,7 +143,7 @@ class Http2ClientConnectionLayer(layer.Layer):
     def __init__(self, context: Context, proxy: ProxyContext, make: Callable[[Context], RecordReplayLayer]) -> None:
         super().__init__(context)
         self._proxy, self._make = proxy, make
-        self._server = StrictHttp2ServerLayer(context.fork())
+        self._server = ClientHttp2ValidatingLayer(context.fork())
         self._streams: dict[int, Http2Stream] = {}
         self._free: dict[bool, list[Http2Stream]] = {True: [], False: []}
         self._waiting: dict[commands.Command, Http2Stream] = {}
@@ -454,7 +454,7 @@ class ConnectHeadCheckLayer(layer.Layer):
     def _refuse_connect(self, why: BadHttp1Request) -> Commands:
         fields = (("content-type", "text/plain; charset=utf-8"),)
         client = self.context.client
-        yield commands.SendData(client, build_response_bytes(why.status, fields, f"{why}\n".encode(), close=True))
+        yield commands.SendData(client, build_own_response(why.status, fields, f"{why}\n".encode(), close=True))
         yield commands.CloseConnection(client)
         self._behind = ClosingLayer(self.context)
 

@@ -85,7 +85,7 @@ def read_proxy_credentials(headers: Headers) -> ProxyCredentials:
     return ProxyCredentials(user or None, password)
 
 
-def is_loopback(address: str) -> bool:
+def is_loopback_ip(address: str) -> bool:
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
@@ -94,8 +94,8 @@ def is_loopback(address: str) -> bool:
 
 def is_own_listener(client: connection.Client, host: str, port: int) -> bool:
     ours, listening = client.sockname[:2]
-    local = host == "localhost" or is_loopback(host)
-    return port == listening and (host == ours or (local and is_loopback(ours)))
+    local = host == "localhost" or is_loopback_ip(host)
+    return port == listening and (host == ours or (local and is_loopback_ip(ours)))
 
 
 def authorize_destination(
@@ -110,7 +110,7 @@ def authorize_destination(
         why = "is in no provider's table, and this proxy forwards to LLM hosts only; nothing was sent."
         hint = f"Start it with --forward to use it as HTTP_PROXY, or name the host: --upstream NAME={scheme}://{shown}"
         raise HostNotForwarded(f"llmproxy: {shown} {why}", hint=hint)
-    if is_loopback(client.peername[0]):
+    if is_loopback_ip(client.peername[0]):
         return named
     if not is_same_control_token(read_proxy_credentials(headers).password, proxy.token):
         raise RefusedError(f"llmproxy: {NEEDS_TOKEN}.")
@@ -151,7 +151,7 @@ class HttpConnectHandler:
         if not self._forward:
             return "this proxy is reached by base URL; start it with --forward to use it as HTTPS_PROXY"
         user, password = read_proxy_credentials(decode_header_fields(flow.request.headers.fields))
-        local = is_loopback(client.peername[0])
+        local = is_loopback_ip(client.peername[0])
         if not local and not is_same_control_token(password, self._proxy.token):
             return NEEDS_TOKEN
         if user is not None:

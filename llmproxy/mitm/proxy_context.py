@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from llmproxy.calls_and_totals import Call, RecentProxyCallLog
 from llmproxy.core.control.endpoints import ControlApiContext, SpansOf
-from llmproxy.core.control.mcp_shim_endpoint import StdioClients
+from llmproxy.core.control.mcp_shim_endpoint import StdioShimSessions
 from llmproxy.core.dialects.dialect_table import ERROR_HEADER, build_dialect_error_response, get_miss_status
 from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.engine.concurrent_answer_order import ALL_PAUSES, LONGEST_PAUSE, LOOK
@@ -237,7 +237,7 @@ class ProxyContext(ControlApiContext):
     """Whether the writer was scheduled for ended answers, and has not run yet."""
 
     def __post_init__(self) -> None:
-        self.lines = StdioClients(self)
+        self.lines = StdioShimSessions(self)
         self.turns = ConcurrentAnswerEndSpacer(self.engine.clock, self.released)
 
     def build_refusal(
@@ -254,7 +254,7 @@ class ProxyContext(ControlApiContext):
             headers = (*headers, (ERROR_HEADER, error.code))
         elif is_grpc(asked):
             headers = grpc.build_grpc_refusal_headers(status, error.code, text, miss=missed)
-            return status, build_response_bytes(200, headers, b"", close=False)
+            return status, build_own_response(200, headers, b"", close=False)
         else:
             if missed and status == MissError.status:
                 status = self.engine.config.miss_status or get_miss_status(family, operation, asked)
@@ -264,7 +264,7 @@ class ProxyContext(ControlApiContext):
         extra = (*grants, *_MISS_FIELDS) if missed else grants
         if status == 426:
             extra += (("upgrade", "HTTP/1.1"),)
-        return status, build_response_bytes(status, (*headers, *extra), body, close=close, method=method)
+        return status, build_own_response(status, (*headers, *extra), body, close=close, method=method)
 
     def answer_viewer(self, asked: ControlRequest) -> Future[ViewerResponse]:
         if self._viewer is None:
@@ -440,7 +440,7 @@ def decode_header_fields(fields: Iterable[tuple[bytes, bytes]]) -> Headers:
     return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)
 
 
-def build_response_bytes(status: int, headers: Headers, body: bytes, *, close: bool, method: str = "POST") -> bytes:
+def build_own_response(status: int, headers: Headers, body: bytes, *, close: bool, method: str = "POST") -> bytes:
     framing: Headers = (("content-length", str(len(body))), *((("connection", "close"),) if close else ()))
     head = serialize_response_head(status, REASONS.get(status, ""), (*headers, *framing))
     return head if method == "HEAD" else head + body

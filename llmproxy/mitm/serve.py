@@ -41,7 +41,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.faults.parsing import load_faults
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.mixed_live_replay import MixedLiveReplaySettings
+from llmproxy.core.mixed_live_replay import LiveChannelSettings
 from llmproxy.core.providers.provider_table import get_call_channel
 from llmproxy.core.providers.upstreams_and_rate_limits import CallRateLimiter
 from llmproxy.core.secrets.redact import Redactor
@@ -54,7 +54,7 @@ from llmproxy.mitm import interception
 from llmproxy.mitm.client_layers import NextLayerChooser
 from llmproxy.mitm.http1.fast_path import FastPathAsyncioProtocol, FastPathProxyserver
 from llmproxy.mitm.idle_connections_and_resets import LowDescriptorConnectionCloser, widen_backlog
-from llmproxy.mitm.interception import HttpConnectHandler, is_loopback
+from llmproxy.mitm.interception import HttpConnectHandler, is_loopback_ip
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import RecordingAddon
 from llmproxy.parsers import parse_age_seconds
@@ -148,7 +148,7 @@ def build_engine_config(
         again=again or SuggestedCommandTemplate(), cassette_dir=settings.cassette_dir,
         upstreams=dict(settings.upstream), redirected=redirected, rules=Rules.from_settings(settings.normalize),
         allow_live=settings.allow_live, allow_host=settings.allow_host, record_host=settings.record_host,
-        live=MixedLiveReplaySettings(frozenset(settings.live), settings.unknown_tool, settings.read_only)
+        live=LiveChannelSettings(frozenset(settings.live), settings.unknown_tool, settings.read_only)
         if settings.live else None,
         faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         match_credential=settings.match_credential, stubs=settings.stub,
@@ -214,7 +214,7 @@ def build_proxy_context_and_journal(
 
 
 def is_bound_beyond_loopback(host: str) -> bool:
-    return host != "localhost" and not is_loopback(host)
+    return host != "localhost" and not is_loopback_ip(host)
 
 
 def build_origin_guard(settings: Settings, host: str) -> OriginGuard:
@@ -367,14 +367,14 @@ async def _serve_until_signal(loaded: Loaded, report: ProxyConsole, *, announce:
     with contextlib.suppress(asyncio.CancelledError):
         await beat
     unused = await end_proxy_and_print_totals(server.stop_serving, built, report, totals)
-    write_totals(totals, unused, os.environ.get(protocol.SUMMARY_VARIABLE, ""))
+    write_totals_json_file(totals, unused, os.environ.get(protocol.SUMMARY_VARIABLE, ""))
     code, reason = find_exit_code_and_reason(settings, totals, unused, losses=proxy.losses)
     if reason:
         report.note(reason)
     return code
 
 
-def write_totals(totals: Totals, unused: int | None, path: str) -> None:
+def write_totals_json_file(totals: Totals, unused: int | None, path: str) -> None:
     data = {**totals.to_json(), "saved": totals.saved.to_json(), "unused": unused}
     with contextlib.suppress(OSError):  # it has gone, or its file with it
         if path:

@@ -52,7 +52,7 @@ class WebSocketUpgradeMiss(MissError):
     status = 426
 
 
-def raise_if_invalid_upgrade(head: Head) -> None:
+def raise_if_invalid_upgrade_request(head: Head) -> None:
     """Check a WebSocket upgrade. Raises RefusedError: it is invalid."""
     version, key = header(head.headers, "sec-websocket-version"), header(head.headers, "sec-websocket-key")
     if head.method != "GET" or head.http10 or head.length != 0 or version != "13" or not key:

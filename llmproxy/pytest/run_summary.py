@@ -19,7 +19,7 @@ from llmproxy.calls_and_totals import Miss, describe_served_failures, find_fail_
 from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import SessionReport, format_session_counts, shorten_miss, sum_session_reports
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.protocol import LAST_REPORT, SHOWN_KEY, UpdateMode, format_cassette_sample_name
+from llmproxy.protocol import LAST_REPORT, SHOWN_KEY, UpdateMode, append_sample_number_to_name
 from llmproxy.pytest.options import BASELINE, MODE, ShardPlugin, build_rerun_command, read_update_option
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected
@@ -221,7 +221,7 @@ class RunSummaryPlugin:
             if self._run is None or not (report.hits or report.recorded or report.unused):
                 continue
             if (store := self._run.find_store(suites=test in self._suites)) is not None:
-                name = format_cassette_sample_name(report.cassette, report.sample or 1)  # older proxies do not say it
+                name = append_sample_number_to_name(report.cassette, report.sample or 1)  # older proxies do not say it
                 yield f"{test}: look at its recording: {format_llmproxy_command(f'ui {quote_word(name)}', store)}"
 
     def _list_remarks(self) -> Iterator[str]:

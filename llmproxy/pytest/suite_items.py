@@ -33,7 +33,11 @@ from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, run_case_once
 from llmproxy.suite.run.run_context import SuiteRunContext, load_runs_to_rejudge
-from llmproxy.suite.run.runner import describe_hits_missing_from_folder, get_case_matrix_values, summarize_scenario_runs
+from llmproxy.suite.run.runner import (
+    describe_hits_missing_from_folder,
+    get_matrix_axis_values_of_case,
+    summarize_scenario_runs,
+)
 from llmproxy.suite.schema.suite import Hook
 
 _OUTCOMES: dict[Status, Literal["passed", "skipped"]] = {Status.PASSED: "passed", Status.SKIPPED: "skipped"}
@@ -150,9 +154,9 @@ class SuiteItem(pytest.Item):
         reads_rows = bool(run_context.list_case_entities(self.case))
         with bench.restored_env(), bench.lock() if reads_rows else nullcontext():
             ran = asyncio.run(self._run_case(run_context))
-        made = summarize_scenario_runs(self.case.id, ran, self.case.scenario.min_pass_rate) | get_case_matrix_values(
-            self.case
-        )
+        made = summarize_scenario_runs(
+            self.case.id, ran, self.case.scenario.min_pass_rate
+        ) | get_matrix_axis_values_of_case(self.case)
         unfiled = describe_hits_missing_from_folder(run_context.files, ran)
         first = next((each.wire for each in ran if each.wire), None)
         if first is not None:

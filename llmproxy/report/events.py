@@ -63,7 +63,7 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartyUse:
-    """Complete usage of one party (agent, user, judge), unlike the lower bounds of `calls_and_totals.Use`."""
+    """Complete usage of one party (agent, user, judge), unlike the lower bounds of `calls_and_totals.UsageSums`."""
 
     calls: int = 0
     input_tokens: int | None = None

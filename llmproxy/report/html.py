@@ -15,7 +15,7 @@ from typing import Any
 from llmproxy.advice import format_llmproxy_command, format_store_option, quote_word
 from llmproxy.amount_formatting import format_count
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.session import canonicalize_session_name
+from llmproxy.core.sessions.session import remove_redundant_sample_suffix
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Status
@@ -32,9 +32,7 @@ _NAMED = 5
 _GOOD = frozenset({Status.PASSED, Status.SKIPPED})
 
 
-def load_report_recordings_and_trend(
-    run_tree: EventsGroupedByRun, store: Path | None, most: int = MOST
-) -> dict[str, Any]:
+def load_recordings_and_trend(run_tree: EventsGroupedByRun, store: Path | None, most: int = MOST) -> dict[str, Any]:
     if store is None or not run_tree.runs or not store.is_file():
         return {}
     try:
@@ -60,7 +58,7 @@ def _collect_recordings(run_tree: EventsGroupedByRun, store: Path, most: int) ->
 def _list_omitted_recordings(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[str, str]]:
     for each in cassettes:
         if each["rows"] and each["left"]:
-            name = canonicalize_session_name(f"{each['name']}~{each['sample']}")
+            name = remove_redundant_sample_suffix(f"{each['name']}~{each['sample']}")
             told = f"{each['left']:,} of {format_count(each['live'], 'call')} of {name}: there was no room for them."
             yield {"told": told, "command": format_llmproxy_command(f"ui {quote_word(name)}", store)}
     if whole := [each for each in cassettes if not each["rows"]]:
@@ -73,7 +71,7 @@ MARK = "llmproxy report"
 
 
 def render_html_report(run_tree: EventsGroupedByRun, store: Path | None = None) -> str:
-    found = {"cassettes": []} | load_report_recordings_and_trend(run_tree, store)
+    found = {"cassettes": []} | load_recordings_and_trend(run_tree, store)
     report = {**plain_values(run_tree), "trend": found.pop("trend", []), "left": found.pop("left", [])}
     data = {**found, "kind": MARK, "title": run_tree.title, "start": "#/report", "report": report}
     return render_viewer_page(data | {"recordings": bool(found["cassettes"])}, title=run_tree.title)

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from llmproxy.file_io import read_bounded_text
 from llmproxy.report.events import Event
-from llmproxy.report.run_tree import EventsGroupedByRun, Run, ScenarioRuns, to_plain
+from llmproxy.report.run_tree import EventsGroupedByRun, Run, RunsOfOneScenario, to_plain
 
 FORMAT = 1
 
@@ -132,7 +132,7 @@ def build_json_report_header(run_tree: EventsGroupedByRun) -> dict[str, Any]:
     }
 
 
-def build_json_of_single_scenario(scenario: ScenarioRuns) -> dict[str, Any]:
+def build_json_of_single_scenario(scenario: RunsOfOneScenario) -> dict[str, Any]:
     about = {"id": scenario.id, "name": scenario.name, "suite": scenario.suite}
     return about | {"status": scenario.status.value, "runs": [_run_to_json(run) for run in scenario.runs]}
 

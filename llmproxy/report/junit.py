@@ -15,7 +15,7 @@ from llmproxy.report.events import Status
 from llmproxy.report.run_tree import (
     EventsGroupedByRun,
     Run,
-    ScenarioRuns,
+    RunsOfOneScenario,
     describe_abnormal_test_end,
     describe_assertion,
     describe_replay_match_kinds,
@@ -51,7 +51,7 @@ def render_junit(run_tree: EventsGroupedByRun) -> bytes:
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
-def _build_suite(name: str, scenarios: list[ScenarioRuns], run_tree: EventsGroupedByRun) -> ET.Element:
+def _build_suite(name: str, scenarios: list[RunsOfOneScenario], run_tree: EventsGroupedByRun) -> ET.Element:
     runs = [(scenario, run) for scenario in scenarios for run in scenario.runs]
     kinds = [_choose_outcome_element_name(scenario, run) for scenario, run in runs]
     seconds = sum((run.finished.total_seconds or 0.0) if run.finished else 0.0 for _, run in runs)
@@ -69,7 +69,7 @@ def _build_suite(name: str, scenarios: list[ScenarioRuns], run_tree: EventsGroup
     return suite
 
 
-def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
+def _build_case(suite: str, scenario: RunsOfOneScenario, run: Run) -> ET.Element:
     title = scenario.id if scenario.id == scenario.name else f"{scenario.id} {scenario.name}"
     title += f" [{run.started.sample} of {run.started.runs}]" if run.started.runs > 1 else ""
     case = ET.Element("testcase", name=_escape_text(title), classname=_escape_text(suite))
@@ -93,7 +93,7 @@ def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     return case
 
 
-def _choose_outcome_element_name(scenario: ScenarioRuns, run: Run) -> str | None:
+def _choose_outcome_element_name(scenario: RunsOfOneScenario, run: Run) -> str | None:
     """Return the JUnit outcome of a run; none for a failed one whose scenario passes (`minPassRate`)."""
     return None if scenario.status is Status.PASSED else _KINDS.get(run.status)
 

@@ -206,7 +206,7 @@ class ScenarioEventStream:
                 each.on_completed()
 
 
-class LangWatchEventSender(NoopCloseEventHandler):
+class LangWatchEventConverter(NoopCloseEventHandler):
     def __init__(self, stream: ScenarioEventStream, run: Any, fields: Mapping[str, Any]) -> None:
         """`run` has `messages`, without withdrawn ones that events have contained, and the `outcome` at its end."""
         self._stream, self._run, self._fields = stream, run, fields

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any
 from zlib import crc32
 
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.errors import SettingsError
 from llmproxy.file_io import read_bounded_text
 from llmproxy.report.events import Completed, Selected
@@ -23,7 +23,7 @@ from llmproxy.report.json_report import (
     build_json_report_header,
     is_live_report_being_written,
 )
-from llmproxy.report.run_tree import EventsGroupedByRun, ScenarioRuns, deserialize_event
+from llmproxy.report.run_tree import EventsGroupedByRun, RunsOfOneScenario, deserialize_event
 from llmproxy.report.trend import build_trend_table_columns, read_recent_tests
 from llmproxy.ui.queries import read_query_integer
 
@@ -92,7 +92,7 @@ class GrowingReportReader:
                 self._changed[event.run_id] = self._count
 
 
-def _scenario_to_live_json(scenario: ScenarioRuns, *, running: bool) -> dict[str, Any]:
+def _scenario_to_live_json(scenario: RunsOfOneScenario, *, running: bool) -> dict[str, Any]:
     """Return a scenario as plain values; an unfinished one is running as long as the test is."""
     tree = build_json_of_single_scenario(scenario)
     if not running:
@@ -129,7 +129,7 @@ def read_finished_report(path: Path, known: str = "") -> dict[str, Any]:
         text = read_bounded_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the report {path} cannot be read: {error}.") from error
-    found = parse_json(text)
+    found = parse_json_or_none(text)
     if not (isinstance(found, dict) and isinstance(found.get("scenarios"), list) and "exit_code" in found):
         raise SettingsError(f"{path} is no JSON report of tests.", hint=_HINT)
     if found.get("format", FORMAT) != FORMAT:

@@ -20,7 +20,14 @@ from unicodedata import combining, east_asian_width
 from llmproxy import protocol
 from llmproxy.advice import format_llmproxy_command
 from llmproxy.amount_formatting import dollars, format_clock, format_count, format_milliseconds, format_tokens_in_out
-from llmproxy.calls_and_totals import Call, Totals, Use, describe_replay_hits, describe_served_failures, describe_stubs
+from llmproxy.calls_and_totals import (
+    Call,
+    Totals,
+    UsageSums,
+    describe_replay_hits,
+    describe_served_failures,
+    describe_stubbed_calls,
+)
 from llmproxy.errors import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, DEFAULT_STORE, OFFLINE, Channel, Decision, Mode
 
@@ -207,7 +214,7 @@ def _fit_prompt_and_answer(call: Call, room: int | None) -> str:
     return arrow.join([asked, clip_to_terminal_cells(texts[1], room - len(arrow) - count_terminal_cells(asked))])
 
 
-def describe_request_handling(call: Call) -> list[str]:
+def describe_how_call_was_handled(call: Call) -> list[str]:
     what = " ".join(filter(None, (call.provider, call.operation))) or "no provider"
     times = f", attempt {call.attempt + 1} of its client" if call.attempt else ""
     found = f"recording #{call.interaction}" if call.decision is Decision.REPLAY and call.interaction else ""
@@ -337,7 +344,7 @@ class ProxyConsole:
             self._lines += 1
             yield format_console_call_line(call, colour=self._colour, zone=self._zone, room=room)
             if self._verbose:
-                yield from describe_request_handling(call)
+                yield from describe_how_call_was_handled(call)
 
 
 def format_start_lines(info: ProxyStartInfo) -> list[str]:
@@ -369,7 +376,7 @@ def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
     optional = {"passed": totals.passed, "refused": totals.refused, "unused": unused}
     counts += [f"{number} {word}" for word, number in optional.items() if number]
     counts += [format_count(totals.injected, "injected fault")] if totals.injected else []
-    counts += filter(None, [describe_stubs(totals)])
+    counts += filter(None, [describe_stubbed_calls(totals)])
     uses = _format_use(totals.saved, "not spent"), _format_use(totals.spent, "spent")
     lines = ["; ".join(filter(None, [", ".join(counts), *uses]))]
     if totals.misses:
@@ -385,7 +392,7 @@ def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
     return lines
 
 
-def _format_use(use: Use, what: str) -> str:
+def _format_use(use: UsageSums, what: str) -> str:
     tokens = (use.input or 0) + (use.output or 0)
     amounts = [f"{format_count(tokens, 'token')}"] if tokens else []
     if use.cost is not None:

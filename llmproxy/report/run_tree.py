@@ -78,7 +78,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class ScenarioRuns:
+class RunsOfOneScenario:
     id: str
     name: str
     suite: str
@@ -121,14 +121,14 @@ class EventsGroupedByRun:
     def title(self) -> str:
         return self.selected.title if self.selected and self.selected.title else "llmproxy"
 
-    def scenarios(self) -> list[ScenarioRuns]:
+    def scenarios(self) -> list[RunsOfOneScenario]:
         """Return the scenarios in the order of their first run, the runs of each by sample."""
-        found: dict[tuple[str, ...], ScenarioRuns] = {}
+        found: dict[tuple[str, ...], RunsOfOneScenario] = {}
         for run in self.runs.values():
             start = run.started
             # Two tests may run scenarios of one name: that one passes says nothing about the other.
             place = (start.suite, start.set_id, start.scenario, start.place, start.cassette)
-            found.setdefault(place, ScenarioRuns(start.scenario, start.name, start.suite)).runs.append(run)
+            found.setdefault(place, RunsOfOneScenario(start.scenario, start.name, start.suite)).runs.append(run)
         rows = self.completed.scenarios if self.completed else ()
         told = {str(row.get("scenario")): row.get("status") for row in rows}
         for scenario in found.values():

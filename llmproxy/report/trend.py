@@ -21,8 +21,8 @@ from llmproxy.report.events import Completed, Event, NoopCloseEventHandler, Sele
 from llmproxy.report.run_tree import LATEST, value_has_annotated_type
 from llmproxy.report.scenario_rows import measure_drop_in_rate_or_status, validate_report_row
 from llmproxy.sqlite_file import (
-    DatabaseErrorTexts,
-    DatabaseFileState,
+    DatabaseErrorWording,
+    SqliteFileStatus,
     detect_sqlite_file_state,
     open_sqlite_connection,
     translate_errors,
@@ -45,7 +45,7 @@ _TABLES = (
 _COLUMNS = ("scenario", "status", "runs", "passed", "rate", "cost_usd", "latency_ms")
 _SELECT_ROWS = "SELECT scenario, status, runs, passed, rate, cost_usd, latency_ms FROM test_rows WHERE test = ?"
 _REMOVE = "Remove it: it holds the last misses and what --trend tells, and no recording."
-_WORDS = DatabaseErrorTexts(
+_WORDS = DatabaseErrorWording(
     name="state database", takes="test", elsewhere="use another --store", damaged=_REMOVE, unreadable=_REMOVE
 )
 _MARKS = {"passed": ".", "failed": "F", "agent_error": "A", "environment_error": "E", "flaky": "~", "skipped": "-"}
@@ -97,9 +97,9 @@ def add_test_run_to_trend(path: Path, selected: Selected, completed: Completed) 
 def read_recent_tests(path: Path, limit: int = SHOWN) -> list[PastTestRun]:
     """Return the last tests, oldest first; none if none was kept. Raises CassetteCorrupt: a damaged database."""
     with translate_errors(path, _WORDS, writing=False):
-        if (state := detect_sqlite_file_state(path)) in (DatabaseFileState.ABSENT, DatabaseFileState.EMPTY):
+        if (state := detect_sqlite_file_state(path)) in (SqliteFileStatus.ABSENT, SqliteFileStatus.EMPTY):
             return []
-        if state not in (DatabaseFileState.ROLLBACK, DatabaseFileState.WAL):
+        if state not in (SqliteFileStatus.ROLLBACK, SqliteFileStatus.WAL):
             raise CassetteCorrupt(f"The state database {path} is no database.", hint=_WORDS.damaged)
         with closing(open_sqlite_connection(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
             if not conn.execute("SELECT count(*) FROM sqlite_master WHERE name = 'test_rows'").fetchone()[0]:

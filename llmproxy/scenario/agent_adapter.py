@@ -82,7 +82,7 @@ def is_conversation_unscripted(given: AgentInput) -> bool:
     return bool(getattr(_find_running_executor(given), "unscripted", False))
 
 
-def get_wire_tool_calls(given: AgentInput) -> Mapping[int, Sequence[ToolUse]]:
+def get_tool_calls_seen_by_proxy(given: AgentInput) -> Mapping[int, Sequence[ToolUse]]:
     """Return the agent's tool calls on the wire, by the position of the following message."""
     return getattr(_find_running_executor(given), "wire_by_message", None) or {}
 

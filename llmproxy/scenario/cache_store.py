@@ -44,7 +44,7 @@ class CacheCorrupt(CassetteCorrupt):
     code = "llmproxy_cache_corrupt"
 
 
-_WORDS = sqlite_file.DatabaseErrorTexts(
+_WORDS = sqlite_file.DatabaseErrorWording(
     name="cache",
     takes="value",
     elsewhere=f"set another {DIRECTORY} ({DIRECTORY}= switches it off)",

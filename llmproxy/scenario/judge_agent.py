@@ -24,7 +24,7 @@ from llmproxy.scenario.agent_adapter import (
     AgentAdapter,
     find_scenario_session,
     get_scenario_description,
-    get_wire_tool_calls,
+    get_tool_calls_seen_by_proxy,
     is_conversation_unscripted,
     list_unreadable_call_reasons,
 )
@@ -38,8 +38,8 @@ from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Cri
 from llmproxy.scenario.values.criteria import (
     Criteria,
     CriterionStatus,
-    Finding,
-    mark_unproven_findings_inconclusive,
+    JudgeFinding,
+    mark_misquoted_findings_undecided,
     object_schema,
 )
 
@@ -57,7 +57,7 @@ def estimate_tokens(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class TranscriptLookup:
+class JudgeTranscriptTools:
     entries: Sequence[str]  # texts of messages; each begins with its number in brackets
 
     def format_outline(self) -> str:
@@ -136,9 +136,9 @@ class JudgeError(ModelError):
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeRuling:
+class JudgeRulingOnConversation:
     goes_on: bool
-    findings: Mapping[str, Finding] = field(default_factory=dict)  # by criterion id; missing ones are inconclusive
+    findings: Mapping[str, JudgeFinding] = field(default_factory=dict)  # by criterion id; missing ones are inconclusive
     reasoning: str = ""
     forced: bool = False
     """Whether it had to decide: by demand, or after the maximum lookups."""
@@ -156,21 +156,21 @@ class _AnswerForcing(IntEnum):
 class _Unusable(Exception):
     problem: str
     literal: str
-    partial: JudgeRuling | None = None
+    partial: JudgeRulingOnConversation | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeQuestion:
+class JudgeQuestionOnConversation:
     system: str
     text: str
     criteria: Criteria
     forced: bool
-    look: TranscriptLookup | None = None  # lookup of what `text` shows as an outline
+    look: JudgeTranscriptTools | None = None  # lookup of what `text` shows as an outline
     steps: int = 0
     whole: str = ""
     """`text` with the whole conversation, for a model without tools."""
 
-    async def ask_judge(self, model: ModelConfig, party: str, session: RunSession | None) -> JudgeRuling:
+    async def ask_judge(self, model: ModelConfig, party: str, session: RunSession | None) -> JudgeRulingOnConversation:
         """Call a judge. Raises JudgeError for a second unusable answer, and errors of `complete`."""
         said: list[Message] = []
         if self.look is None:
@@ -192,7 +192,7 @@ class JudgeQuestion:
     async def _get_ruling_with_retry(
         self, model: ModelConfig, party: str, session: RunSession | None, said: list[Message],
         first: tuple[_AnswerForcing, ModelAnswer] | None,
-    ) -> JudgeRuling:  # fmt: skip
+    ) -> JudgeRulingOnConversation:  # fmt: skip
         """Return the ruling of the first answer, which is requested unless given, or of a second one."""
         way = _AnswerForcing.PINNED if self.forced and not self.steps else _AnswerForcing.REQUIRED
         unusable: _Unusable | None = None
@@ -270,7 +270,7 @@ class JudgeQuestion:
         pinned = {"type": "function", "function": {"name": FINISH}}
         return {"tools": self.list_judge_tools(), "tool_choice": pinned if way is _AnswerForcing.PINNED else "required"}
 
-    def _read_ruling(self, answer: ModelAnswer) -> JudgeRuling:
+    def _read_ruling(self, answer: ModelAnswer) -> JudgeRulingOnConversation:
         if answer.tool_calls:
             first, *more = [(call.name, _parse_json_or_keep_text(call.arguments)) for call in answer.tool_calls]
             if first[0] == FINISH and any(each != first for each in more):
@@ -284,12 +284,12 @@ class JudgeQuestion:
         said = f"tool calls not found: {_shorten(answer.text)!r}"
         raise _Unusable(f"it calls no tool; call {self._format_verdict_tool_names()}", said)
 
-    def _parse_ruling(self, name: str, given: object) -> JudgeRuling:
+    def _parse_ruling(self, name: str, given: object) -> JudgeRulingOnConversation:
         if name == CONTINUE:
             if self.forced:
                 problem = "the conversation is over and cannot go on"
-                raise _Unusable(problem, problem, JudgeRuling(goes_on=True))
-            return JudgeRuling(goes_on=True)
+                raise _Unusable(problem, problem, JudgeRulingOnConversation(goes_on=True))
+            return JudgeRulingOnConversation(goes_on=True)
         tools = self._format_verdict_tool_names()
         if name in {EXPAND, GREP} and self.look is not None:
             raise _Unusable(f"nothing more can be looked up; call {tools}", "it only looks things up")
@@ -301,7 +301,7 @@ class JudgeQuestion:
             raise _Unusable(problem, f"{problem}: {_shorten(str(given))!r}")
         reasoning, verdict = given.get("reasoning"), given.get("verdict")
         findings, problems = self.criteria.read_findings(given.get("criteria"))
-        ruling = JudgeRuling(
+        ruling = JudgeRulingOnConversation(
             goes_on=False,
             forced=self.forced,
             findings=findings,
@@ -369,17 +369,19 @@ def read_vote_rule(said: str) -> VoteRule:
 
 
 def combine_votes(
-    ids: Sequence[str], votes: Sequence[Mapping[str, Finding]], rule: VoteRule
-) -> tuple[dict[str, Finding], dict[str, tuple[str, ...]]]:
+    ids: Sequence[str], votes: Sequence[Mapping[str, JudgeFinding]], rule: VoteRule
+) -> tuple[dict[str, JudgeFinding], dict[str, tuple[str, ...]]]:
     """Return each criterion's outcome, with the first agreeing judge's evidence, and each judge's status."""
-    found: dict[str, Finding] = {}
+    found: dict[str, JudgeFinding] = {}
     cast: dict[str, tuple[str, ...]] = {}
-    silent = Finding(CriterionStatus.INCONCLUSIVE)
+    silent = JudgeFinding(CriterionStatus.INCONCLUSIVE)
     for id_ in ids:
         findings = [vote.get(id_, silent) for vote in votes]
         cast[id_] = tuple(finding.status.value for finding in findings)
         decided = _decide_status_by_vote([finding.status for finding in findings], rule)
-        disagreement = Finding(CriterionStatus.INCONCLUSIVE, reason=f"the judges do not agree: {', '.join(cast[id_])}")
+        disagreement = JudgeFinding(
+            CriterionStatus.INCONCLUSIVE, reason=f"the judges do not agree: {', '.join(cast[id_])}"
+        )
         found[id_] = next((finding for finding in findings if finding.status is decided), disagreement)
     return found, cast
 
@@ -460,12 +462,14 @@ class JudgeAgent(AgentAdapter):
             return ScenarioResult(success=False, messages=[], reasoning=NO_CRITERIA) if forced else []
         if not forced and self._is_too_early(input):
             return []
-        criteria, seen = Criteria(texts), format_transcript(input.messages, get_wire_tool_calls(input))
-        question = JudgeQuestion(
+        criteria, seen = Criteria(texts), format_transcript(input.messages, get_tool_calls_seen_by_proxy(input))
+        question = JudgeQuestionOnConversation(
             self.system_prompt or fill_prompt("judge"), self._build_prompt_text(input, criteria, seen), criteria, forced
         )
         if estimate_tokens(seen) > self.token_threshold and self.max_discovery_steps > 0:
-            look = TranscriptLookup(format_transcript_entries(input.messages, get_wire_tool_calls(input), longest=None))
+            look = JudgeTranscriptTools(
+                format_transcript_entries(input.messages, get_tool_calls_seen_by_proxy(input), longest=None)
+            )
             outlined = self._build_prompt_text(input, criteria, look.format_outline())
             question = replace(question, text=outlined, look=look, steps=self.max_discovery_steps, whole=question.text)
             seen = "\n".join(look.entries)
@@ -495,10 +499,12 @@ class JudgeAgent(AgentAdapter):
             parts.append(enclose_in_tags("unknown", fill_prompt("judge_unknown", reasons=reasons)))
         return "\n\n".join([*parts, enclose_in_tags("transcript", seen or "(nothing was said)")])
 
-    async def _ask_judges_for_rulings(self, question: JudgeQuestion, session: RunSession | None) -> list[JudgeRuling]:
+    async def _ask_judges_for_rulings(
+        self, question: JudgeQuestionOnConversation, session: RunSession | None
+    ) -> list[JudgeRulingOnConversation]:
         """Return each judge's ruling; all are awaited before an error of one is raised."""
         asked = list(zip(self.configs, list_judge_party_names(len(self.configs)), strict=True))
-        rulings: list[JudgeRuling] = []
+        rulings: list[JudgeRulingOnConversation] = []
         if self.vote is VoteRule.CONFIRM_ON_FAIL:
             first = await question.ask_judge(*asked[0], session)
             rulings.append(first)
@@ -515,9 +521,9 @@ class JudgeAgent(AgentAdapter):
         return rulings
 
     def _result(
-        self, criteria: Criteria, rulings: Sequence[JudgeRuling], seen: str, given: AgentInput
+        self, criteria: Criteria, rulings: Sequence[JudgeRulingOnConversation], seen: str, given: AgentInput
     ) -> ScenarioResult:
-        votes = [mark_unproven_findings_inconclusive(ruling.findings, seen) for ruling in rulings]
+        votes = [mark_misquoted_findings_undecided(ruling.findings, seen) for ruling in rulings]
         findings, cast = combine_votes(criteria.ids, votes, self.vote) if len(votes) > 1 else (votes[0], {})
         judged = criteria.build_results(findings, cast)
         texts = {status: [each.text for each in judged if each.status == status] for status in CriterionStatus}
@@ -547,7 +553,7 @@ def _list_judge_models[M](judges: int | Sequence[M], model: M) -> list[M]:
     return [model] * judges if isinstance(judges, int) else list(judges)
 
 
-def _first_ruling_fails_run(ruling: JudgeRuling, question: JudgeQuestion) -> bool:
+def _first_ruling_fails_run(ruling: JudgeRulingOnConversation, question: JudgeQuestionOnConversation) -> bool:
     """Return whether the other judges must be called: the first one would fail the run."""
     if ruling.goes_on:
         return False
@@ -556,7 +562,7 @@ def _first_ruling_fails_run(ruling: JudgeRuling, question: JudgeQuestion) -> boo
     return CriterionStatus.FAILED in statuses or (question.forced and not all_passed)
 
 
-def _join_reasonings(rulings: Sequence[JudgeRuling], judged: Sequence[CriterionResult]) -> str:
+def _join_reasonings(rulings: Sequence[JudgeRulingOnConversation], judged: Sequence[CriterionResult]) -> str:
     if len(rulings) == 1 and rulings[0].reasoning:
         return rulings[0].reasoning
     named = zip(list_judge_party_names(len(rulings)), rulings, strict=True)

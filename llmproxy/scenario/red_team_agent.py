@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.scenario.agent_adapter import AgentAdapter, find_scenario_session, get_scenario_description
 from llmproxy.scenario.config import ModelConfig, refuse_misspelt_keywords
 from llmproxy.scenario.models.errors import ModelError
@@ -191,7 +191,7 @@ class GoatStrategy(RedTeamStrategy):
         return "early" if share < 0.3 else "mid" if share < 0.7 else "late"
 
     def parse_attacker_output(self, raw: str) -> AttackerReply:
-        found = parse_json(strip_fence(raw))
+        found = parse_json_or_none(strip_fence(raw))
         reply = str(found.get("reply") or "").strip() if isinstance(found, dict) else ""
         if not isinstance(found, dict) or not reply:
             return AttackerReply(raw, parse_failed=True)

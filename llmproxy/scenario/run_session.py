@@ -137,7 +137,7 @@ async def bind_process_calls_to_session(
 
 
 @asynccontextmanager
-async def bind_calls_under_name_to_session(
+async def redirect_session_to_other_session(
     control: ControlApiClient, source: str, session: str, patience: float = PATIENCE
 ) -> AsyncIterator[float]:
     """Bind calls under `source` to `session`; yields the seconds waited. Raises MachineError."""
@@ -375,7 +375,7 @@ class RunSession:
         """
         source = getattr(adapter, "session_to_bind", None)
         if source is not None and adapter.role is AgentRole.AGENT:
-            async with bind_calls_under_name_to_session(self.control, source, self.name) as waited:
+            async with redirect_session_to_other_session(self.control, source, self.name) as waited:
                 yield waited
             return
         if not adapter.in_process or adapter.uses_session:

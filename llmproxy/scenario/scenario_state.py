@@ -18,7 +18,7 @@ from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
 from llmproxy.scenario.values.run_ids_and_options import ScenarioExecutorProtocol
-from llmproxy.trace.observing.tool_calls import ToolCallsAtMcpServers, ToolUse, diff_model_and_mcp_tool_calls
+from llmproxy.trace.observing.tool_calls import ToolCallsAtMcpServers, ToolUse, diff_asked_and_served_tool_calls
 
 type _Wire = Mapping[int, Sequence[ToolUse]]
 
@@ -231,7 +231,7 @@ class ScenarioState(BaseModel):
         what = "whether servers got what models asked for"
         found = self._require_complete_served(what)
         self._require_all_calls_seen(what)
-        return diff_model_and_mcp_tool_calls(self.executor.wire_calls or (), found)
+        return diff_asked_and_served_tool_calls(self.executor.wire_calls or (), found)
 
     def _require_complete_served(self, what: str) -> ToolCallsAtMcpServers:
         found = None if self._executor is None else self._executor.wire_served

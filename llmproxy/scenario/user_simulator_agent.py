@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
 from llmproxy.parsers import read_text_file_named_by_user
@@ -250,6 +250,6 @@ def reverse_roles(messages: Sequence[Message]) -> list[Message]:
 
 
 def _parse_farewell_arguments(arguments: str) -> tuple[str, bool | None]:
-    given = parse_json(arguments or "{}")
+    given = parse_json_or_none(arguments or "{}")
     said, reached = (given.get("message"), given.get("goal_reached")) if isinstance(given, dict) else ("", None)
     return said.strip() if isinstance(said, str) else "", reached if isinstance(reached, bool) else None

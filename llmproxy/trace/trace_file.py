@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import llmproxy
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 from llmproxy.file_io import read_bounded_text, replace_file
@@ -369,7 +369,7 @@ def replace_volatile_parts(value: Any, depth: int = 0) -> Any:
     if depth > _DEPTH:
         return "<deep>"
     if isinstance(value, str):
-        if value[:1] in ("{", "[") and isinstance(tree := parse_json(value), dict | list):
+        if value[:1] in ("{", "[") and isinstance(tree := parse_json_or_none(value), dict | list):
             return replace_volatile_parts(tree, depth + 1)
         for name, pattern in _VOLATILE:
             value = pattern.sub(f"<{name}>", value)

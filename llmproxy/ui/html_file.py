@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from llmproxy.core.cassettes.anonymized_export import anonymize_interaction
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.session import canonicalize_session_name
+from llmproxy.core.sessions.session import remove_redundant_sample_suffix
 from llmproxy.core.store.reader import CassetteInfo, StoreReader
 from llmproxy.core.store.row_conversion import StoredCallSummary, extract_texts_and_cost
 from llmproxy.core.traffic.interaction import Interaction
@@ -75,7 +75,7 @@ def build_viewer_page_data(
                 "steps": {"steps": build_step_list_of_run(told), "calls": len(told), "of": info.live},
             }
         )
-    only = canonicalize_session_name(f"{wanted[0].name}~{wanted[0].sample}") if len(wanted) == 1 else ""
+    only = remove_redundant_sample_suffix(f"{wanted[0].name}~{wanted[0].sample}") if len(wanted) == 1 else ""
     start = f"#/c/{quote(only, safe='')}" if only else ""
     pools = {"messages": maker.messages.values, "tools": maker.tools.values}
     data = {"calls": maker.calls, "bodies": maker.bodies, **pools}
@@ -150,7 +150,9 @@ class PageDataBuilder:
         return made
 
 
-def choose_cassettes(store: StoreReader, cassette: str | None, sample: int | None) -> Iterator[CassetteInfo]:
+def list_cassettes_by_name_and_sample(
+    store: StoreReader, cassette: str | None, sample: int | None
+) -> Iterator[CassetteInfo]:
     for info in store.cassettes():
         if info.live and cassette in (None, info.name) and sample in (None, info.sample):
             yield info

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from llmproxy.core.forks.fork_rows import list_all_forks_in_store
-from llmproxy.core.sessions.session import canonicalize_session_name
+from llmproxy.core.sessions.session import remove_redundant_sample_suffix
 from llmproxy.core.store.reader import CassetteInfo, StoreReader
 from llmproxy.core.store.row_conversion import (
     SELECT_SUMMARY,
@@ -224,7 +224,7 @@ NO_CHILD = {"fork": None, "parent": None}
 def list_fork_origins(store: StoreReader) -> dict[tuple[str, int], dict[str, str]]:
     found = {}
     for each in list_all_forks_in_store(store):
-        parent = canonicalize_session_name(f"{each.parent}~{each.parent_sample}")
+        parent = remove_redundant_sample_suffix(f"{each.parent}~{each.parent_sample}")
         found[each.cassette, each.sample] = {"fork": each.describe_origin(), "parent": parent}
     return found
 

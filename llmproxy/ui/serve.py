@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
 
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.origin_guard import HeadForOriginCheck, OriginGuard
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import TOKEN_HEADER, UI_PREFIX
@@ -60,7 +60,7 @@ def answer_ui_request(
 
 
 def _store_page_input(put: Put, body: bytes) -> page.ViewerResponse:
-    said = parse_json(body)
+    said = parse_json_or_none(body)
     if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
         told = "llmproxy: what the page sent is no JSON object of texts."
         return page.build_viewer_error_response(400, "llmproxy_question", told)

@@ -16,7 +16,7 @@ from llmproxy.scenario.cluster.transfer_files import (
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.run_context import SuiteRunContext
-from llmproxy.suite.run.run_on_cluster import SuiteParcel, pack_suites
+from llmproxy.suite.run.run_on_cluster import SuiteParcel, pack_suites_for_cluster
 
 SUITE = """
 name: t
@@ -44,7 +44,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def packed(mode: str, files: tuple[str, ...] = (), variables: tuple[str, ...] = (), **env: str) -> SuiteParcel:
     cases = [case for case in load_suites(["."]).scenarios if case.id == "a"]
     world = SuiteRunContext(options=SuiteCommandOptions(mode=mode), proxy=None)
-    return pack_suites(
+    return pack_suites_for_cluster(
         world, cases, ["."], load_settings({"mode": mode}), [], files=files, variables=variables, env=env
     )
 

@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.faults.kinds import KINDS
-from llmproxy.core.faults.parsing import PRESETS, parse_faults_yaml_tree, read_fault_preset_text, read_faults
+from llmproxy.core.faults.parsing import PRESETS, parse_faults_yaml_text_to_tree, read_fault_preset_text, read_faults
 from llmproxy.settings import list_options_of_settings
 from tests.support.doc_tables import kinds_table
 from tests.support.forked import program
@@ -48,7 +48,7 @@ def test_every_kind_and_preset_is_listed_with_an_example_that_works(capsys: pyte
     assert main(["faults"]) == 0
     said = capsys.readouterr().out
     examples = [line.partition("example")[2].strip() for line in said.splitlines() if line.startswith("  example")]
-    rules = [read_faults(parse_faults_yaml_tree(text, "x")).rules[0] for text in examples]
+    rules = [read_faults(parse_faults_yaml_text_to_tree(text, "x")).rules[0] for text in examples]
     assert [rule.kind.name for rule in rules] == list(KINDS)
     assert all(name in said for name in PRESETS)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.calls_and_totals import UnusedRecording, Use
+from llmproxy.calls_and_totals import UnusedRecording, UsageSums
 from llmproxy.client.control import (
     FRESH,
     ControlApiClient,
@@ -133,8 +133,8 @@ def test_another_server_is_not_taken_for_llmproxy() -> None:
 def test_a_report_goes_to_json_and_back() -> None:
     """It travels from a worker to whoever writes the summary; money stays exact."""
     counted = SessionReport(name="a", cassette="a", mode="auto", hits=2, misses=1, recorded=1, miss_texts=["no"])
-    unused, parties = (UnusedRecording(3, "messages", None, "hi"),), {"agent": Use(3, 7, 1, Decimal("0.1"))}
-    report = replace(counted, saved=Use(cost=Decimal("0.00123")), unused=unused, parties=parties)
+    unused, parties = (UnusedRecording(3, "messages", None, "hi"),), {"agent": UsageSums(3, 7, 1, Decimal("0.1"))}
+    report = replace(counted, saved=UsageSums(cost=Decimal("0.00123")), unused=unused, parties=parties)
     assert SessionReport.from_json(json.loads(json.dumps(report.to_json()))) == report
 
 

@@ -21,7 +21,7 @@ from llmproxy.client.fault_sweep_judging import (
     plan_fault_trials,
     sweep_findings_to_json,
 )
-from llmproxy.core.cassettes.anonymized_export import convert_value_to_json
+from llmproxy.core.cassettes.anonymized_export import convert_interaction_to_json
 from llmproxy.core.faults.kinds import KINDS
 from llmproxy.core.faults.parsing import BadFaults
 from tests.support.messages import asks, call as call_tool, said, user
@@ -79,7 +79,9 @@ def test_calls_of_tools_are_swept_with_numbers_of_their_own() -> None:
     chats.serve("echo", {"n": 1})
     chats.serve("echo", {"n": 2})
     chats.chat([user("y")], said("done"))
-    walk = [told._replace(recording=convert_value_to_json(made)) for told, made in chats.calls if made is not None]
+    walk = [
+        told._replace(recording=convert_interaction_to_json(made)) for told, made in chats.calls if made is not None
+    ]
     trials = plan_fault_trials(walk, parse_fault_sweep_kinds("sweep:http-500,mcp-error,mcp-gone"))
     assert [(each.label, each.rule["recording"]) for each in trials] == [
         ("http-500@1", 102), ("http-500@2", 105), ("mcp-error@1", 103), ("mcp-error@2", 104), ("mcp-gone@1", 103),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from llmproxy.calls_and_totals import Call, Miss, UnusedRecording, Use
+from llmproxy.calls_and_totals import Call, Miss, UnusedRecording, UsageSums
 from llmproxy.client.session_reports import (
     Health,
     SessionReport,
@@ -65,7 +65,7 @@ def test_a_call_of_another_version_is_read_as_far_as_it_goes() -> None:
 def test_values_are_values() -> None:
     assert Health("1", "replay") == Health("1", "replay", None)
     assert UnusedRecording(1, "messages", None, "hi") != UnusedRecording(2, "messages", None, "hi")
-    assert Use().cost is None
+    assert UsageSums().cost is None
     assert Miss(0.0, "a", "b").session == "a"
 
 
@@ -75,15 +75,15 @@ def report(**facts: object) -> SessionReport:
 
 def test_the_line_leaves_out_what_is_nothing() -> None:
     assert format_session_counts(report()) == "0 hits, 0 misses, 0 recorded"
-    full = report(hits=1, misses=1, recorded=2, passed=1, refused=1, failed=1, saved=Use(cost=Decimal("0.00123")))
+    full = report(hits=1, misses=1, recorded=2, passed=1, refused=1, failed=1, saved=UsageSums(cost=Decimal("0.00123")))
     assert format_session_counts(full) == "1 hit, 1 miss, 2 recorded, 1 passed, 1 refused, 1 lost; $0.0012 not spent"
-    found = format_session_counts(report(hits=1, parties={"agent": Use(unpriced=1)}))
+    found = format_session_counts(report(hits=1, parties={"agent": UsageSums(unpriced=1)}))
     assert found == "1 hit, 0 misses, 0 recorded; 1 call whose price or tokens are not known"
 
 
 def test_reports_add_up_and_an_unknown_price_stays_unknown() -> None:
     """It is never counted as 0."""
-    spent = report(hits=2, spent=Use(cost=Decimal("0.1")), unused=(UnusedRecording(1, "messages", None, None),))
+    spent = report(hits=2, spent=UsageSums(cost=Decimal("0.1")), unused=(UnusedRecording(1, "messages", None, None),))
     total = sum_session_reports([report(hits=1), spent])
     assert (total.hits, total.spent.cost, total.saved.cost, len(total.unused or ())) == (3, Decimal("0.1"), None, 1)
     assert sum_session_reports([]).calls == 0

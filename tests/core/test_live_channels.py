@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from llmproxy.core.mixed_live_replay import (
-    MixedLiveReplaySettings,
-    PartlyLiveSession,
+    LiveChannelSettings,
+    SessionWithLiveChannels,
     count_state_changes_before_calls,
     format_call_display_name,
     is_model_request,
@@ -61,7 +61,7 @@ def recorded(wishes: Sequence[Wish], *, apart: float = 1.0) -> list[Recorded]:
 class Walk:
     def __init__(self, calls: Sequence[Recorded], announced: frozenset[int] = frozenset()) -> None:
         self.calls, self.announced = {each.row.id: each for each in calls}, announced
-        self.live = PartlyLiveSession(MixedLiveReplaySettings(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
+        self.live = SessionWithLiveChannels(LiveChannelSettings(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
         rows = (each.row for each in calls)
         self.path = count_state_changes_before_calls(rows, {"tools": READING}, lambda _name: False)
 
@@ -181,7 +181,7 @@ def test_calls_have_names_that_can_be_typed() -> None:
     assert format_call_display_name("mcp:tools/call get", "tools", "POST", "/mcp") == "get"
     assert format_call_display_name("mcp:resources/read", "tools", "POST", "/mcp") == "resources/read"
     assert format_call_display_name("/x", "http:api.x.com", "POST", "/search?q=1") == "POST api.x.com/search"
-    channels = MixedLiveReplaySettings(frozenset(), read_only=("POST api.x.com/s*",))
+    channels = LiveChannelSettings(frozenset(), read_only=("POST api.x.com/s*",))
     assert channels.is_user_declared_read_only("POST api.x.com/search")
 
 

@@ -22,7 +22,7 @@ import pytest
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange
 from llmproxy.core.store.file.store import SqliteCassetteStore
-from llmproxy.core.store.queries import list_call_times
+from llmproxy.core.store.queries import list_recorded_call_times
 from llmproxy.mitm.proxy_context import ConcurrentAnswerEndSpacer, ProxyContext
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, body_of, chat
@@ -166,7 +166,7 @@ def test_ends_that_come_together_are_recorded_in_the_order_in_which_a_client_hea
                     selector.unregister(wire.sock)
         rig.wait_idle()
     with SqliteCassetteStore.open(tmp_path / "x.db", writable=False, now=time.time) as kept:
-        ends = sorted((end, each) for each, _, end, *_ in list_call_times(kept, "default", 1))
+        ends = sorted((end, each) for each, _, end, *_ in list_recorded_call_times(kept, "default", 1))
         asked = [kept.load(each).request.body.decode() for _, each in ends]
     assert [re.findall(r"q\d+", body)[0] for body in asked] == heard
 

@@ -20,7 +20,7 @@ from llmproxy.mitm.interception import (
     HttpConnectHandler,
     ProxyCredentials,
     authorize_destination,
-    is_loopback,
+    is_loopback_ip,
     is_own_listener,
     read_proxy_credentials,
 )
@@ -478,8 +478,8 @@ def test_we_know_ourselves() -> None:
     assert not is_own_listener(client("127.0.0.1"), "127.0.0.1", 8081)
     assert not is_own_listener(client("10.0.0.2", "10.0.0.1"), "127.0.0.1", 8080)
     assert not is_own_listener(client("127.0.0.1"), OPENAI, 8080)
-    assert is_loopback("::1%lo")
-    assert not is_loopback("nonsense")
+    assert is_loopback_ip("::1%lo")
+    assert not is_loopback_ip("nonsense")
 
 
 def from_afar(host: str, port: int, password: str = "") -> http.HTTPFlow:

@@ -22,7 +22,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteBusy, LLMProxyError, MissError, RecordingError
 from llmproxy.mitm import proxy_context as module
-from llmproxy.mitm.proxy_context import ProxyContext, build_response_bytes
+from llmproxy.mitm.proxy_context import ProxyContext, build_own_response
 from llmproxy.mitm.recorder import RecordingAddon
 from llmproxy.mitm.serve import build_rate_limiter
 from llmproxy.protocol import Decision
@@ -117,10 +117,10 @@ def test_answers_that_end_together_are_stored_together(tmp_path: Path, bad: int)
 
 def test_answers_of_ours_have_a_length() -> None:
     """HEAD gets the length without the body; close is said."""
-    data = build_response_bytes(404, (("x", "1"),), b"body", close=True)
+    data = build_own_response(404, (("x", "1"),), b"body", close=True)
     assert data.startswith(b"HTTP/1.1 404 Not Found\r\nx: 1\r\ncontent-length: 4\r\nconnection: close\r\n\r\n")
     assert data.endswith(b"body")
-    assert build_response_bytes(200, (), b"body", close=False, method="HEAD").endswith(b"content-length: 4\r\n\r\n")
+    assert build_own_response(200, (), b"body", close=False, method="HEAD").endswith(b"content-length: 4\r\n\r\n")
 
 
 def test_a_miss_has_the_status_of_its_dialect(tmp_path: Path) -> None:

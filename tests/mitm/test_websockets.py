@@ -13,7 +13,7 @@ from llmproxy.mitm.websockets import (
     WebSocketUpgradeRequiredError,
     find_api_key_in_subprotocols,
     join_websocket_message_parts,
-    raise_if_invalid_upgrade,
+    raise_if_invalid_upgrade_request,
     split_websocket_message,
 )
 
@@ -35,7 +35,7 @@ def head(line: str = "GET /v1/realtime HTTP/1.1", **changed: str | None) -> Head
 
 def test_an_upgrade_may_pass() -> None:
     """As RFC 6455 section 4.1 has it."""
-    raise_if_invalid_upgrade(head())
+    raise_if_invalid_upgrade_request(head())
 
 
 @pytest.mark.parametrize("bad", [
@@ -46,7 +46,7 @@ def test_an_upgrade_may_pass() -> None:
 def test_what_only_claims_to_be_one_is_refused(bad: Head) -> None:
     """Each of these would be a raw tunnel, or a request that two readers understand differently."""
     with pytest.raises(RefusedError, match="no upgrade to a WebSocket"):
-        raise_if_invalid_upgrade(bad)
+        raise_if_invalid_upgrade_request(bad)
 
 
 def test_refusals_let_clients_fall_back() -> None:

@@ -33,7 +33,7 @@ from llmproxy.suite.schema.suite import ChatStep
 from llmproxy.suite.stores import StoreAdapter, build_suite_store
 from llmproxy.suite.stores.http import HttpEntityStore, parse_entity_http_endpoints
 from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver
-from llmproxy.trace.observing.history_edits import HistoryEditFindings, find_history_edits
+from llmproxy.trace.observing.history_edits import HistoryEditFindings, find_history_cuts
 from tests.oracle.agents import Exchange
 from tests.oracle.history import Chapter
 from tests.oracle.places import Database, Service
@@ -101,7 +101,7 @@ def judge(said: dict[str, Any], step: AgentActivity) -> Status:
 def history(wire: ModelCallObserver, step: Chapter) -> HistoryEditFindings:
     """Return what the product knows of the history in a step."""
     before = [each for each in wire.calls if each.call.seq <= step.after]
-    return find_history_edits(
+    return find_history_cuts(
         wire.build_step(step.after, step.until), before, continues=step.continues, spoken=step.spoken
     )
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmproxy.calls_and_totals import UnusedRecording, Use
+from llmproxy.calls_and_totals import UnusedRecording, UsageSums
 from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import Exit
 from llmproxy.pytest.per_test_sessions import PytestPluginState
@@ -58,7 +58,7 @@ def test_nothing_is_written_where_nobody_used_us() -> None:
 def test_the_last_line_adds_everything_up() -> None:
     """Hits, misses, recorded, and the cost that was not spent."""
     collector = RunSummaryPlugin()
-    heard(collector, "a", "passed", SessionReport("a", "a", hits=2, saved=Use(cost=Decimal("0.5"))))
+    heard(collector, "a", "passed", SessionReport("a", "a", hits=2, saved=UsageSums(cost=Decimal("0.5"))))
     heard(collector, "b", "failed", SessionReport("b", "b", misses=1, miss_texts=["no"]))
     assert summary(collector) == ["-llmproxy", "2 tests: 2 hits, 1 miss, 0 recorded; $0.5000 not spent", RECORD]
 

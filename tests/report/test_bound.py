@@ -13,7 +13,7 @@ from llmproxy.client.session_reports import SessionReport, format_session_counts
 from llmproxy.protocol import Decision
 from llmproxy.report import json_report, junit
 from llmproxy.report.events import Finished, Started, Status
-from llmproxy.report.proxy_console import describe_request_handling, format_console_call_line, format_totals
+from llmproxy.report.proxy_console import describe_how_call_was_handled, format_console_call_line, format_totals
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
 from llmproxy.report.run_tree import describe_replay_match_kinds
 from llmproxy.ui.mount_in_proxy import name_call_outcome
@@ -66,7 +66,7 @@ def test_lines_of_calls_summaries_and_the_viewer_say_what_is_carried() -> None:
     """A word of its own in the line, the names of the changes in the sum, and a doubt where a proof is asked for."""
     call = Call(Decision.REPLAY, status=200, bound=("date",), carried=("system-3f2a",), cost=Decimal("0.1"))
     assert "CARRIED" in format_console_call_line(call, colour=False, zone=None, room=None)
-    assert "system-3f2a" in "\n".join(describe_request_handling(call))
+    assert "system-3f2a" in "\n".join(describe_how_call_was_handled(call))
     assert name_call_outcome(call) == "carried"
     totals = Totals()
     totals.add(call)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.calls_and_totals import Call, Totals, Use
+from llmproxy.calls_and_totals import Call, Totals, UsageSums
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision, Mode
 from llmproxy.report.proxy_console import (
@@ -20,7 +20,7 @@ from llmproxy.report.proxy_console import (
     clip_middle,
     clip_to_terminal_cells,
     count_terminal_cells,
-    describe_request_handling,
+    describe_how_call_was_handled,
     format_console_call_line,
     format_console_call_table_header,
     format_totals,
@@ -153,15 +153,15 @@ def test_the_first_lines_say_where_and_what_to_type() -> None:
 
 
 @pytest.mark.parametrize(("totals", "unused", "text"), [
-    (Totals(hits=12, misses=1, saved=Use(12, 3000, 412, Decimal("0.04211"), 2)), 2,
+    (Totals(hits=12, misses=1, saved=UsageSums(12, 3000, 412, Decimal("0.04211"), 2)), 2,
      "12 hits, 1 miss, 0 recorded, 2 unused; 3,412 tokens, $0.0421 not spent (2 calls whose price or tokens are not known)"),
-    (Totals(recorded=3, spent=Use(3, 9, 1, Decimal("0.02"), 1)), None,
+    (Totals(recorded=3, spent=UsageSums(3, 9, 1, Decimal("0.02"), 1)), None,
      "0 hits, 0 misses, 3 recorded; 10 tokens, $0.0200 spent (1 call whose price or tokens are not known)"),
-    (Totals(hits=1, saved=Use(1, 1, 0, Decimal("0.0000012"))), None,
+    (Totals(hits=1, saved=UsageSums(1, 1, 0, Decimal("0.0000012"))), None,
      "1 hit, 0 misses, 0 recorded; 1 token, $0.0000012 not spent"),
-    (Totals(hits=1, saved=Use(1, 5, 0, None, 1)), None,
+    (Totals(hits=1, saved=UsageSums(1, 5, 0, None, 1)), None,
      "1 hit, 0 misses, 0 recorded; 5 tokens not spent (1 call whose price or tokens are not known)"),
-    (Totals(hits=1, saved=Use(1, unpriced=1)), None, "1 hit, 0 misses, 0 recorded; 1 call whose price or tokens are not known"),
+    (Totals(hits=1, saved=UsageSums(1, unpriced=1)), None, "1 hit, 0 misses, 0 recorded; 1 call whose price or tokens are not known"),
     (Totals(passed=2, refused=1), 0, "0 hits, 0 misses, 0 recorded, 2 passed, 1 refused"),
 ])  # fmt: skip
 def test_the_summary_is_one_sentence(totals: Totals, unused: int | None, text: str) -> None:
@@ -207,7 +207,7 @@ def test_what_came_over_the_wire_cannot_move_the_cursor() -> None:
     shown = format_console_call_line(evil, zone=UTC)
     assert shown.isprintable()
     assert len(shown) < 300
-    assert all(text.isprintable() for text in describe_request_handling(evil))
+    assert all(text.isprintable() for text in describe_how_call_was_handled(evil))
 
 
 @pytest.mark.parametrize("room", [80, 100, 120, 160, 200])

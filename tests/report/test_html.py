@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Selected, Started, Status, Step
-from llmproxy.report.html import load_report_recordings_and_trend, render_html_report
+from llmproxy.report.html import load_recordings_and_trend, render_html_report
 from llmproxy.report.json_report import build_json_report
 from llmproxy.report.report_kinds import WholeFileReportWriter, create_report_event_handler
 from llmproxy.report.run_console import SuiteConsole
@@ -49,7 +49,7 @@ PASSED, FAILED = told("good", "forked", Status.PASSED), told("bad", "agent", Sta
 
 def test_calls_of_the_runs_are_in_it_and_of_nobody_else(tmp_path: Path) -> None:
     """Failed runs first; a cassette that no run used stays where it is."""
-    found = load_report_recordings_and_trend(story(PASSED, FAILED), recordings.store(tmp_path / "x.db"))
+    found = load_recordings_and_trend(story(PASSED, FAILED), recordings.store(tmp_path / "x.db"))
     assert [each["name"] for each in found["cassettes"]] == ["agent", "forked"]
     assert found["calls"][3]["cassette"] == "agent"
     assert found["left"] == []
@@ -58,7 +58,7 @@ def test_calls_of_the_runs_are_in_it_and_of_nobody_else(tmp_path: Path) -> None:
 def test_what_there_is_no_room_for_is_counted_with_the_command_that_shows_it(tmp_path: Path) -> None:
     """The failed run has the room, the passed one's recording is named."""
     path = recordings.store(tmp_path / "x.db")
-    found = load_report_recordings_and_trend(story(PASSED, FAILED), path, 12_000)
+    found = load_recordings_and_trend(story(PASSED, FAILED), path, 12_000)
     (kept,) = found["cassettes"]
     assert (kept["name"], kept["live"]) == ("agent", 5)
     assert 0 < len(kept["rows"]) < 5
@@ -74,7 +74,7 @@ def test_one_call_that_would_fill_it_leaves_room_for_the_others(tmp_path: Path) 
     """It is left out, and what came after it is there."""
     large = recordings.call(1, [{"role": "user", "content": "word " * 20_000}], recordings.says(text="Read."), at=0)
     small = recordings.call(2, [{"role": "user", "content": "And?"}], recordings.says(text="Nothing."), at=9)
-    found = load_report_recordings_and_trend(story(FAILED), recordings.store(tmp_path / "x.db", large, small), 100_000)
+    found = load_recordings_and_trend(story(FAILED), recordings.store(tmp_path / "x.db", large, small), 100_000)
     assert [row["asked"] for row in found["cassettes"][0]["rows"]] == ["And?"]
     assert found["cassettes"][0]["left"] == 1
 
@@ -96,7 +96,7 @@ def test_a_report_is_not_lost_to_a_store(tmp_path: Path, content: bytes | None) 
     path = tmp_path / "x.db"
     if content is not None:
         path.write_bytes(content)
-    found = load_report_recordings_and_trend(story(FAILED), path)
+    found = load_recordings_and_trend(story(FAILED), path)
     assert [each["told"].startswith("The recordings are not in this file") for each in found.get("left", ())] == (
         [] if content is None else [True]
     )

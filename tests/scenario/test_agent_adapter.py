@@ -13,7 +13,7 @@ from llmproxy.scenario.agent_adapter import (
     OptionalAdapterAttributes,
     find_scenario_session,
     get_scenario_description,
-    get_wire_tool_calls,
+    get_tool_calls_seen_by_proxy,
     is_conversation_unscripted,
 )
 from tests.scenario.people import Agent, User, play, said
@@ -66,7 +66,7 @@ def test_what_an_adapter_may_offer_is_an_attribute_or_a_property() -> None:
 
 def around(given: AgentInput) -> tuple[Any, ...]:
     told = (is_conversation_unscripted(given), get_scenario_description(given))
-    return *told, find_scenario_session(given), get_wire_tool_calls(given)
+    return *told, find_scenario_session(given), get_tool_calls_seen_by_proxy(given)
 
 
 def test_without_a_run_there_is_nothing() -> None:

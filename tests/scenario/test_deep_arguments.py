@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.dialects.answer_writing import parse_arguments
+from llmproxy.core.dialects.answer_writing import parse_tool_args
 from llmproxy.errors import SettingsError
 from llmproxy.report.run_tree import _format_args as in_a_report
 from llmproxy.report.sharding import read_shard_report, read_test_times_from_report
@@ -22,7 +22,7 @@ from llmproxy.yaml_reader import Problems
 
 DEEP = "[" * 100_000
 READERS: dict[str, Callable[[str], object]] = {
-    "import": parse_arguments,
+    "import": parse_tool_args,
     "report": in_a_report,
     "transcript": lambda text: in_a_transcript(text, None),
     "calls": _parse_arguments,

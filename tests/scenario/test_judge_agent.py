@@ -20,9 +20,9 @@ from llmproxy.scenario.judge_agent import (
     GREP,
     JudgeAgent,
     JudgeError,
-    JudgeQuestion,
-    JudgeRuling,
-    TranscriptLookup,
+    JudgeQuestionOnConversation,
+    JudgeRulingOnConversation,
+    JudgeTranscriptTools,
     VoteRule,
     combine_votes,
     estimate_tokens,
@@ -32,7 +32,7 @@ from llmproxy.scenario.judge_agent import (
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused
 from llmproxy.scenario.types import AgentInput
 from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
-from llmproxy.scenario.values.criteria import Criteria, CriterionStatus, Finding
+from llmproxy.scenario.values.criteria import Criteria, CriterionStatus, JudgeFinding
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import (
     MODEL,
@@ -247,11 +247,11 @@ NO_CHOICE = "This model does not support tool_choice"
 JSON_VERDICT = json.dumps({"decision": "finish_test", "criteria": {"c1": {"status": "passed"}}, "reasoning": "ok"})
 
 
-def question(*texts: str, forced: bool = True) -> JudgeQuestion:
-    return JudgeQuestion("Judge.", "<transcript>hi</transcript>", Criteria(texts or ("polite",)), forced)
+def question(*texts: str, forced: bool = True) -> JudgeQuestionOnConversation:
+    return JudgeQuestionOnConversation("Judge.", "<transcript>hi</transcript>", Criteria(texts or ("polite",)), forced)
 
 
-def put(*steps: Step, forced: bool = True, texts: tuple[str, ...] = ()) -> tuple[JudgeRuling, Provider]:
+def put(*steps: Step, forced: bool = True, texts: tuple[str, ...] = ()) -> tuple[JudgeRulingOnConversation, Provider]:
     with model(*steps) as (config, provider):
         ruling = asyncio.run(question(*texts, forced=forced).ask_judge(config, "judge", None))
         provider.finish()
@@ -559,7 +559,7 @@ def test_a_model_without_tools_gets_all_of_it() -> None:
 
 def test_look_ups_are_no_larger_than_the_outline_saves() -> None:
     """What is cut says so; a pattern is words, never an expression that runs for hours."""
-    lookup = TranscriptLookup(["[1] user: " + "a" * 50_000, *(f"[{n}] user: needle {n}" for n in range(2, 40))])
+    lookup = JudgeTranscriptTools(["[1] user: " + "a" * 50_000, *(f"[{n}] user: needle {n}" for n in range(2, 40))])
     assert "more characters: ask for fewer messages" in lookup.answer_tool_call(EXPAND, '{"indices": [1, 1, "x"]}')
     assert "(18 more matches)" in lookup.answer_tool_call(GREP, '{"pattern": "NEEDLE"}')
     assert lookup.answer_tool_call(GREP, '{"pattern": "(a+)+$"}') == "No message has '(a+)+$'."
@@ -574,7 +574,7 @@ WORDS = {"p": CriterionStatus.PASSED, "f": CriterionStatus.FAILED, "i": Criterio
 
 def outcome(votes: str, rule: VoteRule) -> str:
     """Return what votes for one criterion, a letter each, come to; a dash is a judge who said nothing."""
-    given = [{} if each == "-" else {"c1": Finding(WORDS[each])} for each in votes]
+    given = [{} if each == "-" else {"c1": JudgeFinding(WORDS[each])} for each in votes]
     return combine_votes(["c1"], given, rule)[0]["c1"].status.value[0]
 
 
@@ -602,11 +602,11 @@ def test_a_criterion_needs_more_than_half_of_all_votes(votes: str, majority: str
 def test_the_winning_side_gives_the_evidence() -> None:
     """Evidence and reason come from a judge who voted as it was decided, every vote is told, and disagreement is said."""
     cast_so = (("p", "yes", "a"), ("f", "no", "b"), ("f", "never", "c"))
-    votes = [{"c1": Finding(WORDS[vote], *why)} for vote, *why in cast_so]
+    votes = [{"c1": JudgeFinding(WORDS[vote], *why)} for vote, *why in cast_so]
     found, cast = combine_votes(["c1"], votes, VoteRule.MAJORITY)
-    assert found["c1"] == Finding(CriterionStatus.FAILED, "no", "b")
+    assert found["c1"] == JudgeFinding(CriterionStatus.FAILED, "no", "b")
     assert cast == {"c1": ("passed", "failed", "failed")}
-    votes = [{"c1": Finding(CriterionStatus.PASSED)}, {"c1": Finding(CriterionStatus.FAILED)}]
+    votes = [{"c1": JudgeFinding(CriterionStatus.PASSED)}, {"c1": JudgeFinding(CriterionStatus.FAILED)}]
     assert combine_votes(["c1"], votes, VoteRule.MAJORITY)[0]["c1"].reason == "the judges do not agree: passed, failed"
 
 

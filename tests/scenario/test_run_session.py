@@ -23,13 +23,13 @@ from llmproxy.scenario.run_session import (
     _OWN,
     FairLock,
     RunSession,
-    bind_calls_under_name_to_session,
     bind_process_calls_to_session,
     build_process_session_name,
     copy_env_without_proxy_changes,
     find_or_start_proxy,
     get_session_lock,
     list_session_names_in_env_urls,
+    redirect_session_to_other_session,
     run_in_thread_to_end,
     wait_despite_cancel,
 )
@@ -600,7 +600,7 @@ async def test_a_session_that_another_process_has_is_waited_for(control: Control
     control.open_session("theirs")
     control.bind_session_name("shared", "theirs")
     asyncio.get_running_loop().call_later(0.3, control.unbind_session_name, "shared")
-    async with bind_calls_under_name_to_session(control, "shared", "run") as waited:
+    async with redirect_session_to_other_session(control, "shared", "run") as waited:
         found = waited
     assert found > 0.0
 
@@ -610,7 +610,7 @@ async def test_a_session_that_stays_bound_is_an_error_of_the_environment(control
     control.open_session("theirs")
     control.bind_session_name("shared", "theirs")
     with pytest.raises(MachineError, match=r"'shared'.*'theirs'[\s\S]*unbind") as caught:
-        async with bind_calls_under_name_to_session(control, "shared", "run", patience=0.1):
+        async with redirect_session_to_other_session(control, "shared", "run", patience=0.1):
             pass
     assert caught.value.exit_code == 3
 
@@ -620,7 +620,7 @@ async def test_turns_at_a_service_are_taken_one_after_the_other(replaying: Proxy
     names = [f"run-{n}" for n in range(4)]
 
     async def one(name: str) -> None:
-        async with bind_calls_under_name_to_session(control, "service", name):
+        async with redirect_session_to_other_session(control, "service", name):
             await asyncio.to_thread(ask_chat, f"{replaying.url}/s/service/v1")
 
     for name in names:

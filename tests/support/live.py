@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.mixed_live_replay import MixedLiveReplaySettings
+from llmproxy.core.mixed_live_replay import LiveChannelSettings
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig
 from llmproxy.core.sessions.journal import CallDecisionJournalWriter
@@ -149,7 +149,7 @@ class Bench:
         self._lasting, self._thinking = lasting, thinking
         self._journal = CallDecisionJournalWriter.open(Path(f"{store}.state.db"), lambda: began)
         channels = (
-            MixedLiveReplaySettings(frozenset(map(Channel, live)), UnknownToolPolicy(unknown), tuple(read_only))
+            LiveChannelSettings(frozenset(map(Channel, live)), UnknownToolPolicy(unknown), tuple(read_only))
             if live
             else None
         )

@@ -38,7 +38,7 @@ def _shorten_value(text: str) -> str:
     return flat if len(flat) <= _LONGEST else f"{flat[: _LONGEST - 3]}..."
 
 
-def iter_recorded_variable_lines(name: str, said: Sequence[str]) -> Iterator[str]:
+def format_recorded_variable_lines(name: str, said: Sequence[str]) -> Iterator[str]:
     for each in said[:_RUNS]:
         yield f"{name}: recorded with {format_run_variables_line(each)}"
     if len(said) > _RUNS:

@@ -1,7 +1,7 @@
 """Shell completion of cassette names and models from the selected store.
 
 It runs at each tab: an unreadable store completes nothing, and prints nothing into the command line. Bash splits words
-at colons and inserts completions unquoted: :func:`adapt_completion_to_bash` handles both. Zsh evaluates completions,
+at colons and inserts completions unquoted: :func:`adapt_bash_completion_words` handles both. Zsh evaluates completions,
 and typer does not quote every character that a name may have: such a name is not offered there.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import format_cassette_sample_name
+from llmproxy.protocol import append_sample_number_to_name
 
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
@@ -32,7 +32,7 @@ _NOT_FOR_ZSH = re.compile(r"[\\\"']|\s\s")
 
 
 @contextmanager
-def adapt_completion_to_bash(env: MutableMapping[str, str]) -> Iterator[None]:
+def adapt_bash_completion_words(env: MutableMapping[str, str]) -> Iterator[None]:
     """Adapt completions to bash: join words that it split at colons, and return only the missing part of each."""
     if env.get("_LLMPROXY_COMPLETE") != "complete_bash":
         yield
@@ -55,7 +55,7 @@ def complete_cassette_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return _complete_from_store(
         ctx,
         incomplete,
-        lambda store: (format_cassette_sample_name(info.name, info.sample) for info in store.cassettes()),
+        lambda store: (append_sample_number_to_name(info.name, info.sample) for info in store.cassettes()),
     )
 
 

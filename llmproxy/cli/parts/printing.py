@@ -36,7 +36,7 @@ def to_safe_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def escape_lines(text: str) -> str:
+def escape_all_but_line_breaks(text: str) -> str:
     """Return `text` with its line breaks, and all other unprintable characters escaped."""
     return "\n".join(printable(row.replace("\t", "    ")) for row in text.replace("\r\n", "\n").split("\n"))
 
@@ -48,9 +48,9 @@ def format_body_for_reading(content: bytes) -> str:
     except UnicodeDecodeError:
         return f"({len(content)} bytes of binary: {content[:32]!r}{'...' if len(content) > 32 else ''})"
     try:
-        return escape_lines(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
+        return escape_all_but_line_breaks(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
     except (ValueError, RecursionError):
-        return escape_lines(text)
+        return escape_all_but_line_breaks(text)
 
 
 def print_line(text: str = "") -> None:

@@ -25,7 +25,7 @@ from llmproxy.postgres_store_paths import (
     map_postgres_store_to_copy_path,
     store_exists,
 )
-from llmproxy.protocol import format_cassette_sample_name
+from llmproxy.protocol import append_sample_number_to_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +112,7 @@ def require_not_being_recorded(store: Store, places: Collection[tuple[str, int]]
         store.refresh_cassette(name)
     for each in store.cassettes():
         if each.holder and (each.name, each.sample) in places:
-            name = to_safe_line(format_cassette_sample_name(each.name, each.sample))
+            name = to_safe_line(append_sample_number_to_name(each.name, each.sample))
             raise CassetteBusy(f"cassette {name} is being recorded by {each.holder}.", hint="End that session first.")
 
 
@@ -126,7 +126,7 @@ def build_cassette_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
     return CassetteNotFound(said, hint=hint)
 
 
-def require_store_or_cassette_dir(loaded: Loaded) -> None:
+def require_store_exists_or_dir_given(loaded: Loaded) -> None:
     """Check that there is a store, or a folder to make it from. Raises CassetteNotFound."""
     if not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise build_cassette_not_recorded_error(loaded)
@@ -141,7 +141,7 @@ class CassetteAndSampleNumber(NamedTuple):
     """None for all samples."""
 
 
-def is_id(typed: str) -> bool:
+def is_interaction_id(typed: str) -> bool:
     return typed.isascii() and typed.isdecimal() and len(typed) <= LONGEST_NUMBER
 
 
@@ -155,16 +155,16 @@ def find_cassette(store: StoreReader, typed: str) -> CassetteAndSampleNumber:
     name, sample = split_sample_name(typed)
     if (name, sample) in known:
         return CassetteAndSampleNumber(name, sample)
-    raise build_no_cassette_error(store, typed)
+    raise build_unknown_cassette_error(store, typed)
 
 
-def build_no_cassette_error(store: StoreReader, typed: str) -> CassetteNotFound:
+def build_unknown_cassette_error(store: StoreReader, typed: str) -> CassetteNotFound:
     known = {(info.name, info.sample) for info in store.cassettes()}
     names = sorted({name for name, _ in known})
     near = did_you_mean(
-        typed, [*names, *(format_cassette_sample_name(name, sample) for name, sample in known if sample > 1)]
+        typed, [*names, *(append_sample_number_to_name(name, sample) for name, sample in known if sample > 1)]
     )
-    hint = _describe_names(names, store) + (" A number names an interaction." if is_id(typed) else "")
+    hint = _describe_names(names, store) + (" A number names an interaction." if is_interaction_id(typed) else "")
     return CassetteNotFound(
         f"there is no cassette {to_safe_line(typed)} in {format_store_location(store.path)}{near}", hint=hint
     )
@@ -178,7 +178,7 @@ def suggest_cassette_option(store: StoreReader, typed: str, command: str) -> str
 
 def parse_interaction_id(typed: str, wanted: str) -> int:
     """Return an interaction's id. Raises SettingsError if invalid; `wanted` names its purpose."""
-    if is_id(typed):
+    if is_interaction_id(typed):
         return int(typed)
     msg = f"{wanted} takes the number of an interaction, and {typed!r} is none."
     raise SettingsError(msg, hint=f"It is in the column id of `ls --cassette {to_safe_line(typed)}`.")
@@ -194,8 +194,8 @@ def validate_cassette_name(name: str) -> str:
         raise SettingsError(remove_program_prefix(error.message)) from error
     except ValueError as error:
         raise SettingsError(f"{error}.") from error
-    if cassette != name or is_id(name):
-        why = "a number is an interaction's" if is_id(name) else "~ and a number name a sample of one"
+    if cassette != name or is_interaction_id(name):
+        why = "a number is an interaction's" if is_interaction_id(name) else "~ and a number name a sample of one"
         raise SettingsError(f"{name!r} cannot be the name of a cassette: {why}.")
     return name
 

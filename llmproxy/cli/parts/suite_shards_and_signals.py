@@ -141,7 +141,7 @@ def print_warning(text: str) -> None:
     typer.echo(f"llmproxy: {text}", err=True)
 
 
-def make_suite_console(*, verbose: bool) -> Handler:
+def make_suite_console_handler(*, verbose: bool) -> Handler:
     def write(text: str) -> None:
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.child_env import is_proxy_url
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.errors import SettingsError
 from llmproxy.parsers import read_text_file_named_by_user
 
@@ -71,7 +71,7 @@ def parse_mcp_config(text: str, name: str) -> ParsedMcpConfig:
     return _build_tools_config(values, [*full, *tables][0])
 
 
-def build_mcp_config_from_servers(servers: Mapping[str, Any]) -> ParsedMcpConfig:
+def make_parsed_mcp_config(servers: Mapping[str, Any]) -> ParsedMcpConfig:
     return _build_tools_config({_TABLES[0]: dict(servers)}, _TABLES[0])
 
 
@@ -201,7 +201,7 @@ def _find_agent_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd:
         if any(word.startswith((_CLAUDE, _STRICT)) for word in inside.words):
             why = f"{_CLAUDE} in a shell's words; let `llmproxy run` start it without the shell"
             notes = (f"{inside.program}: LEFT AS IT IS: {why}",)
-            return FoundMcpServers(build_mcp_config_from_servers({}), lambda *_: tuple(command), notes)
+            return FoundMcpServers(make_parsed_mcp_config({}), lambda *_: tuple(command), notes)
         behind = len(inside.words)
 
         def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
@@ -244,7 +244,7 @@ def _find_claude_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd
         servers |= _get_table_or_empty(local, "mcpServers")
     unread = []
     for word in given:
-        said = (parse_json(word) or {}) if word.lstrip().startswith("{") else _read_file_or_empty(cwd / word)
+        said = (parse_json_or_none(word) or {}) if word.lstrip().startswith("{") else _read_file_or_empty(cwd / word)
         servers |= _get_table_or_empty(said, "mcpServers")
         if not said:
             unread.append(word)
@@ -256,7 +256,7 @@ def _find_claude_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd
         # of the unread ones claude says what is wrong
         return (program, _CLAUDE, write_mcp_config_copy(made, folder), *unread, _STRICT, *others)
 
-    return FoundMcpServers(build_mcp_config_from_servers(servers), place, tuple(notes))
+    return FoundMcpServers(make_parsed_mcp_config(servers), place, tuple(notes))
 
 
 def _extract_mcp_config_values(command: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -295,7 +295,7 @@ def _get_table_or_empty(value: Mapping[str, Any], key: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _read_file_or_empty(file: Path, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:
+def _read_file_or_empty(file: Path, parse: Callable[[str], Any] = parse_json_or_none) -> dict[str, Any]:
     with suppress(OSError, ValueError, RecursionError):
         value = parse(file.read_text(encoding="utf-8"))
         return value if isinstance(value, dict) else {}
@@ -329,7 +329,7 @@ def _find_codex_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path)
         words = list(_build_toml_overrides(made["mcpServers"], servers))
         return (command[0], *(part for word in words for part in ("-c", word)), *command[1:])
 
-    return FoundMcpServers(build_mcp_config_from_servers(servers), place, tuple(notes))
+    return FoundMcpServers(make_parsed_mcp_config(servers), place, tuple(notes))
 
 
 def _build_toml_overrides(made: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:

@@ -239,7 +239,7 @@ class LlmproxyMcpToolError(LLMProxyError):
     """The request could not be carried out."""
 
 
-class CommandFailed(LLMProxyError):
+class FailedLlmproxyCommandOutput(LLMProxyError):
     """Output of a failed command; our own messages get our prefix, the agent's do not."""
 
 
@@ -304,7 +304,7 @@ async def run_own_mcp_tool(
         if (tool := tools.get(name)) is None:
             raise unknown_tool_error(name, serving)
         return await run_llmproxy_command(build_llmproxy_arguments(tool, arguments, serving)), False
-    except CommandFailed as error:
+    except FailedLlmproxyCommandOutput as error:
         return str(error), True
     except LLMProxyError as error:
         return ensure_program_prefix(error), True
@@ -323,7 +323,7 @@ def _write_instructions(tools: Mapping[str, LlmproxyMcpTool], serving: McpServeO
 
 
 async def run_llmproxy_command(words: Sequence[str]) -> str:
-    """Run a command of ours with output to files: pipes may stay open. Raises LlmproxyMcpToolError, CommandFailed."""
+    """Run a command, output to files: pipes may stay open. Raises LlmproxyMcpToolError, FailedLlmproxyCommandOutput."""
     command, env = [sys.executable, "-m", "llmproxy", *words], {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
@@ -349,7 +349,7 @@ async def run_llmproxy_command(words: Sequence[str]) -> str:
     text = late + shorten_output(said, words[0])
     if child.returncode or late:
         raise (
-            CommandFailed(text)
+            FailedLlmproxyCommandOutput(text)
             if text
             else LlmproxyMcpToolError(f"{words[0]} ended with exit code {child.returncode}.")
         )

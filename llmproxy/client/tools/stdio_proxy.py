@@ -26,7 +26,7 @@ from functools import partial
 from time import monotonic, sleep
 from typing import Any, Protocol
 
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.errors import Exit, LLMProxyError, MachineError, remove_program_prefix
 from llmproxy.protocol import McpStdioLineOutcome
 
@@ -48,7 +48,7 @@ BLIND = 0.005
 class LineTooLong(MachineError): ...
 
 
-def read_lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
+def iterate_stream_lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
     """Yield lines as they arrive, with their line ends; an incomplete last line too. Raises LineTooLong."""
     parts: list[bytes] = []
     size = 0
@@ -98,7 +98,7 @@ class McpServerProcess:
         if self._child.stdout is None:
             return iter(())
         out = self._child.stdout.fileno()
-        return read_lines(lambda size: os.read(out, size))
+        return iterate_stream_lines(lambda size: os.read(out, size))
 
     def end(self, *, at_once: bool = False) -> int:
         if self._child.stdin is not None:
@@ -259,7 +259,7 @@ class StdioProxy:
     def serve(self, read: Callable[[int], bytes]) -> int:
         code, in_order = 0, False
         try:
-            for line in read_lines(read):
+            for line in iterate_stream_lines(read):
                 self.on_client_line(line)
                 if self.failed or self._gone:
                     break
@@ -501,7 +501,7 @@ class StdioProxy:
 
 def parse_jsonrpc_line(line: bytes) -> dict[str, Any] | None:
     """Return the message on a line; None for a log line, half a message, invalid UTF-8."""
-    value = parse_json(line)
+    value = parse_json_or_none(line)
     return value if isinstance(value, dict) and value.get("jsonrpc") == "2.0" else None
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from llmproxy.core.bindings.created_id_pairs import (
     IdPair,
     IdPairs,
-    RecordedIdFinder,
     ShortValue,
+    ToolCreatedIdFinder,
     find_short_values_at_leaf,
 )
 from llmproxy.core.bindings.leaf_places import (
@@ -31,7 +31,7 @@ from llmproxy.core.bindings.leaf_places import (
     is_in_any_span,
     is_volatile_field_of_tool_result,
     iterate_request_members,
-    list_volatile_fields_for_place,
+    list_volatile_fields_for_leaf,
     mask_bound_values_in_tool_args,
 )
 from llmproxy.core.bindings.run_variables import RunVariableKind
@@ -106,7 +106,7 @@ def build_id_pair_conflict_mismatch(path: str, pair: IdPair, before: str) -> Mis
 
 
 @dataclass(slots=True)
-class Fit:
+class RequestMatch:
     names: tuple[str, ...]
     """Bindings and volatile fields whose values differ, sorted."""
     identities: tuple[IdPair, ...]
@@ -402,7 +402,7 @@ class VolatileFieldReader(LeafPairVisitor):
         """Fill `found`; return a mismatch if the values of a volatile field do not map one to one."""
         bindings = self.bindings
         return self.visit(
-            [x for x in leaves if list_volatile_fields_for_place(bindings, x[2]) or self.has_volatile_json_fields(x[2])]
+            [x for x in leaves if list_volatile_fields_for_leaf(bindings, x[2]) or self.has_volatile_json_fields(x[2])]
         )
 
     def pair_member_names(
@@ -430,7 +430,7 @@ class VolatileFieldReader(LeafPairVisitor):
             for mine, theirs in split_and_pair_texts_with_json(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.descend(mine, theirs, place.enter_json())) is not None:
                     return wrong
-        fields = list_volatile_fields_for_place(self.bindings, place)
+        fields = list_volatile_fields_for_leaf(self.bindings, place)
         mine, theirs = (find_volatile_matches(fields, call, text, names, self.write_arguments_with_placeholders)
                         for text, names in zip((recorded, present), self._names, strict=True))  # fmt: skip
         for one, other in zip(mine, theirs, strict=False):
@@ -484,7 +484,7 @@ class ValueReplacementConsistency:
         self._bindings = bindings
         self._natures = {pair.name: pair.recorded.kind for pair in bindings.pairs}
         self._values = {pair.name: pair.recorded.value for pair in bindings.pairs}
-        self._tokens = RecordedIdFinder(
+        self._tokens = ToolCreatedIdFinder(
             each._replace(recorded=each.present, present=each.recorded)
             for each in identities
             if each.recorded != each.present

@@ -367,7 +367,7 @@ def find_volatile_matches(
     return kept
 
 
-def list_volatile_fields_for_place(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField, ...]:
+def list_volatile_fields_for_leaf(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField, ...]:
     """Return the volatile fields possible in a text: its tool's, or those of system text in the agent's text."""
     if not (fields := bindings.text_slots):
         return ()

@@ -15,20 +15,20 @@ from typing import Any
 
 from llmproxy.core.bindings.created_id_pairs import (
     IdPairs,
-    RecordedIdFinder,
     ShortValue,
+    ToolCreatedIdFinder,
     find_short_values_at_leaf,
     index_changed_id_pairs,
     list_changed_short_bindings,
 )
 from llmproxy.core.bindings.leaf_pairs import (
-    Fit,
     Leaf,
     LeafPairVisitor,
     MatchedMessageCache,
     MessagePair,
     MisfitReason,
     Mismatch,
+    RequestMatch,
     ValueReplacementConsistency,
     VolatileFieldReader,
     build_id_pair_conflict_mismatch,
@@ -46,7 +46,7 @@ from llmproxy.core.bindings.leaf_places import (
     find_volatile_matches,
     is_in_any_span,
     iterate_request_members,
-    list_volatile_fields_for_place,
+    list_volatile_fields_for_leaf,
 )
 from llmproxy.core.bindings.text_alignment import (
     LISTING,
@@ -92,7 +92,7 @@ def match_requests_with_bindings(
     present: object,
     known: IdPairs | None = None,
     fitted: MatchedMessageCache | None = None,
-) -> Fit | Mismatch:
+) -> RequestMatch | Mismatch:
     """Compare the canonical trees of two requests. `known`: the id pairs of the session's earlier requests. `fitted`
     remembers the messages that fit: their trees must then not change.
     """
@@ -121,7 +121,7 @@ class BoundRequestComparer(LeafPairVisitor):
         super().__init__(bindings)
         whole = IdPairs((*found, *(known or ())))  # this pair takes precedence; conflicts were checked
         self._identities = whole
-        self._tokens = RecordedIdFinder(whole)
+        self._tokens = ToolCreatedIdFinder(whole)
         self._shorts = list_changed_short_bindings(bindings.pairs, whole)
         self._forbidden = [text for text in index_changed_id_pairs(whole) if len(text) >= _WHOLE_ID]
         self.equalities = ValueReplacementConsistency(bindings, whole, self._shorts)
@@ -158,7 +158,7 @@ class BoundRequestComparer(LeafPairVisitor):
             if isinstance(recorded, dict) or self.has_volatile_json_fields(place):
                 return True
             sides = [text for text in (recorded, present) if isinstance(text, str)]
-            fields = list_volatile_fields_for_place(self.bindings, place) if sides else ()
+            fields = list_volatile_fields_for_leaf(self.bindings, place) if sides else ()
             if any(can_text_contain_volatile_field(each, text) for text in sides for each in fields):
                 return True
         find_gaps, changed = self.list_spans_that_may_differ, self.bindings.changed
@@ -170,7 +170,7 @@ class BoundRequestComparer(LeafPairVisitor):
         merged = find_ids_no_longer_distinct(self._found)
         return merged or self.equalities.find_unequal(leaves, self.list_spans_that_may_differ, self._found)
 
-    def build_fit(self) -> Fit:
+    def build_fit(self) -> RequestMatch:
         for chosen, recorded, _ in self._filled:
             before = chosen.gap.label or recorded[chosen.gap.start : chosen.gap.end]
             if chosen.option is None and chosen.text != before:
@@ -183,7 +183,7 @@ class BoundRequestComparer(LeafPairVisitor):
             elif chosen.option.name in self.bindings.changed:
                 self._unchanged.add(before)
         below = frozenset(self.equalities.below)
-        return Fit(tuple(sorted(self._used)), tuple(self._found), self._chosen, self._unchanged, below)
+        return RequestMatch(tuple(sorted(self._used)), tuple(self._found), self._chosen, self._unchanged, below)
 
     def pair_member_names(
         self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
@@ -272,7 +272,7 @@ class BoundRequestComparer(LeafPairVisitor):
         """Return whether a text equal in both may contain a leaked value, or one that stayed unchanged."""
         if self._shorts and (place.json or place.zone is Zone.RESULT):
             return True
-        if list_volatile_fields_for_place(self.bindings, place) or self.has_volatile_json_fields(place):
+        if list_volatile_fields_for_leaf(self.bindings, place) or self.has_volatile_json_fields(place):
             return True
         is_prompt = place.zone in (Zone.SYSTEM, Zone.USER)
         forms = self.bindings.forms_in_system_text if is_prompt else self.bindings.forms_outside_system_text
@@ -328,7 +328,7 @@ class BoundRequestComparer(LeafPairVisitor):
         if place.zone is Zone.RESULT:  # fields are anchored behind listings
             values, elsewhere = self.bindings.values, "cwd" in self.bindings.changed
             gaps = list_varying_shell_output_spans(recorded, values, self.bindings.git_user, elsewhere=elsewhere)
-        if fields := list_volatile_fields_for_place(self.bindings, place):
+        if fields := list_volatile_fields_for_leaf(self.bindings, place):
             call = place.call if place.zone is Zone.RESULT else None
             found = find_volatile_matches(fields, call, recorded, self._names, self.write_arguments_with_placeholders)
             gaps = _add_nonoverlapping_gaps(gaps, [self._build_volatile_gap(each) for each in found])

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from llmproxy.core.bindings.answer_rewriting import rewrite_answer
 from llmproxy.core.bindings.created_id_pairs import IdPair, IdPairs
-from llmproxy.core.bindings.leaf_pairs import Fit, MatchedMessageCache, Mismatch
+from llmproxy.core.bindings.leaf_pairs import MatchedMessageCache, Mismatch, RequestMatch
 from llmproxy.core.bindings.leaf_places import ROLES, Bindings, Zone, iterate_request_members
 from llmproxy.core.bindings.run_variables import RunVariable, deserialize_run_variables, dump_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField
@@ -150,7 +150,7 @@ _MOST_TYPED = 100_000
 
 class BoundAnswer(NamedTuple):
     response: Response
-    fit: Fit
+    fit: RequestMatch
     """Its ids are known once the answer is served."""
 
 
@@ -210,7 +210,7 @@ class SessionBindings:
         head, tail = self._typed[which]
         return text.startswith(head) and text.endswith(tail)
 
-    def build_answer(self, table: Bindings, fit: Fit, recorded: Response) -> BoundAnswer | Mismatch:
+    def build_answer(self, table: Bindings, fit: RequestMatch, recorded: Response) -> BoundAnswer | Mismatch:
         response = rewrite_answer(table, fit, recorded, self.known)
         return response if isinstance(response, Mismatch) else BoundAnswer(response, fit)
 

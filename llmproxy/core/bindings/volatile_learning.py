@@ -16,11 +16,17 @@ from typing import Any, NamedTuple
 from llmproxy.core.bindings.created_id_pairs import (
     IdPair,
     IdPairs,
-    RecordedIdFinder,
     ShortValue,
+    ToolCreatedIdFinder,
     find_short_values_at_leaf,
 )
-from llmproxy.core.bindings.leaf_pairs import Fit, MisfitReason, Mismatch, VolatileFieldReader, pair_request_leaves
+from llmproxy.core.bindings.leaf_pairs import (
+    MisfitReason,
+    Mismatch,
+    RequestMatch,
+    VolatileFieldReader,
+    pair_request_leaves,
+)
 from llmproxy.core.bindings.leaf_places import Bindings, LeafPlace, RequestZoneMapper, Zone, iterate_request_members
 from llmproxy.core.bindings.request_comparison import (
     BoundRequestComparer,
@@ -289,12 +295,12 @@ def infer_volatile_fields_from_pair(
 
 def _learn_fields_and_compare(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None, *, outside: bool
-) -> tuple[tuple[LearnedField, ...], Fit | Mismatch]:
+) -> tuple[tuple[LearnedField, ...], RequestMatch | Mismatch]:
     learned: list[LearnedField] = []
-    outcome: Fit | Mismatch = Mismatch(MisfitReason.DIFFERENT, "$")
+    outcome: RequestMatch | Mismatch = Mismatch(MisfitReason.DIFFERENT, "$")
     for _ in range(ROUNDS):
         now = add_field_definitions_to_bindings(bindings, [lesson.field for lesson in learned])
-        if isinstance(outcome := match_requests_with_bindings(now, recorded, present, known), Fit):
+        if isinstance(outcome := match_requests_with_bindings(now, recorded, present, known), RequestMatch):
             break
         if _demote_conflicting_id_to_count(outcome, learned):
             continue
@@ -445,7 +451,7 @@ class _FieldLearningComparison(BoundRequestComparer):
         self.bindings = add_field_definitions_to_bindings(self.bindings, [field])
         if field.is_id:
             self._identities.add_pair(IdPair(name, value.kind, value.recorded, value.present))
-            self._tokens = RecordedIdFinder(self._identities)
+            self._tokens = ToolCreatedIdFinder(self._identities)
             self._heads = (*self._tokens.heads, *self._forbidden)
         return True
 

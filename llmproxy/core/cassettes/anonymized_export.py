@@ -19,8 +19,8 @@ from llmproxy.amount_formatting import name_some
 from llmproxy.core.bindings import (
     BadVolatileField,
     Bindings,
-    Fit,
     Mismatch,
+    RequestMatch,
     RunVariable,
     RunVariableKind,
     VolatileField,
@@ -37,7 +37,7 @@ from llmproxy.core.dialects.stream_events import write_json_like
 from llmproxy.core.keys.head_rules import is_header_in_request_key
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.store.queries import Note, RecordingMaxAge
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import (
     Ending,
     Interaction,
@@ -74,8 +74,11 @@ def anonymize_interaction(interaction: Interaction) -> Interaction:
 
 
 def put_bound_values_in_interaction(interaction: Interaction, bindings: Bindings) -> Interaction:
-    request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
-    renamed = rewrite_request_to_this_run(bindings, tree := parse_json(request.body))
+    request, response = (
+        interaction.request,
+        rewrite_answer(bindings, RequestMatch((), ()), interaction.response, strict=False),
+    )
+    renamed = rewrite_request_to_this_run(bindings, tree := parse_json_or_none(request.body))
     return replace(
         interaction,
         request=request if renamed == tree else replace(request, body=write_json_like(renamed, like=request.body)),
@@ -255,7 +258,7 @@ def interaction_to_file_record(interaction: Interaction) -> Recorded:
     )  # fmt: skip
 
 
-def convert_value_to_json(interaction: Interaction) -> dict[str, Any]:
+def convert_interaction_to_json(interaction: Interaction) -> dict[str, Any]:
     i = interaction
     released = interaction_to_file_record(i)
     line: dict[str, Any] = build_jsonl_line_object(released, i.cassette)
@@ -270,7 +273,7 @@ def convert_value_to_json(interaction: Interaction) -> dict[str, Any]:
 
 
 def build_interaction_from_json(line: Mapping[str, Any], number: int = 1) -> Interaction:
-    """Read an object that :func:`convert_value_to_json` wrote; `number` is for errors. Raises CassetteCorrupt."""
+    """Read an object that :func:`convert_interaction_to_json` wrote; `number` is for errors. Raises CassetteCorrupt."""
     try:
         each = parse_jsonl_exchange(dict(line), number)
         said: Mapping[str, Any] = each.extra

@@ -22,7 +22,7 @@ from llmproxy.core.cassettes.formats import Recorded
 from llmproxy.core.dialects.conversation import list_server_made_ids
 from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.dialects.usage_and_cost import read_model_named_in_answer, read_usage
-from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_fields
+from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_headers
 from llmproxy.core.keys.normalize import Canonical, IdOrigin, build_key, canonicalize_request, list_ids_new_in_response
 from llmproxy.core.keys.server_state_in_keys import (
     STATE_HEADER,
@@ -36,7 +36,7 @@ from llmproxy.core.providers.routing import RoutedRequest, asks_for_stream, rout
 from llmproxy.core.secrets.encoded_secret_redaction import SecretFingerprintCache
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.body_decoding import decode_body
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import (
     DEFAULT_PORTS,
     Chunk,
@@ -154,7 +154,7 @@ class _ExchangeConverter:
         """Add the state before a request, and record its own changes of the server's objects."""
         canonical = self.canonical(request, route, sample)
         changes = self.changes.setdefault(sample, ServerObjectChangeLog())
-        tree = parse_json(body) if route.row.changes else None
+        tree = parse_json_or_none(body) if route.row.changes else None
         change = predict_request_effect_on_provider(route, each.method, build_key(canonical), canonical.refs, tree)
         if state := changes.digest_state_for_request(
             route, each.method, canonical.refs, change, lambda name: self.made.get((sample, name))
@@ -172,7 +172,7 @@ class _ExchangeConverter:
         if (
             not extra.ours
             and not route.known
-            and (said := fingerprint_unstored_fields(headers, SecretFingerprintCache().digest))
+            and (said := fingerprint_unstored_headers(headers, SecretFingerprintCache().digest))
         ):
             headers = (*headers, (SAID_HEADER, said))
         request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)
@@ -180,7 +180,7 @@ class _ExchangeConverter:
             request = self.add_server_state(request, route, each, body, sample)
         canonical = self.canonical(request, route, sample)
         key = build_key(canonical)
-        stream = asks_for_stream(route, parse_json(body))
+        stream = asks_for_stream(route, parse_json_or_none(body))
         response, replaced = self.redactor.redact_response(_build_response(each, route, extra, stream=stream))
         self.occurrences[sample, party, key] += 1
         if response.ending is Ending.LEFT and extra.get_number("occurrence", 1) > self.occurrences[sample, party, key]:

@@ -44,7 +44,7 @@ from llmproxy.core.changes.segment_change import (
     digest_texts,
     iterate_sequence_edits,
 )
-from llmproxy.core.dialects.answer_writing import parse_arguments
+from llmproxy.core.dialects.answer_writing import parse_tool_args
 from llmproxy.core.dialects.conversation import Kind, Segment, describe_first_change_within_tool
 from llmproxy.core.dialects.messages import SCHEMAS, Message, as_dict, as_list, as_str
 from llmproxy.core.dialects.usage_and_cost import LIMITS
@@ -63,7 +63,7 @@ ReadVolatile = Callable[[str, object, str], tuple[str, Sequence[str]]]
 """Returns a result's text (of a tool, its arguments) without volatile values, and values an answer may repeat."""
 
 
-class Refused(Exception):
+class CarryRefused(Exception):
     def __init__(self, why: RefusalReason, text: str) -> None:
         super().__init__(text)
         self.refusal = CarriedAnswerRefusal(why, text)
@@ -85,7 +85,7 @@ def diff_requests(
     compared = _RequestDiff(placed, now, client, recorded, present, frames, read_volatile)
     try:
         found = list(compared.iter_changes())
-    except Refused as refused:
+    except CarryRefused as refused:
         return refused.refusal
     answer = placed.recorded.answer or Message("assistant", "")
     if answer.unknown:
@@ -110,9 +110,11 @@ class _RequestDiff:
     def iter_changes(self) -> Iterator[Change]:
         was, now = self.placed.request.canonical, self.now.canonical
         if (was.variant, was.model) != (now.variant, now.model):
-            raise Refused(RefusalReason.MODEL, f"the path: {was.model or was.variant} -> {now.model or now.variant}")
+            raise CarryRefused(
+                RefusalReason.MODEL, f"the path: {was.model or was.variant} -> {now.model or now.variant}"
+            )
         if was.kind != now.kind or was.refs != now.refs:
-            raise Refused(RefusalReason.REQUEST, "what the server keeps: the request names something else of it")
+            raise CarryRefused(RefusalReason.REQUEST, "what the server keeps: the request names something else of it")
         yield from self._compare_system_texts() if self.frames is None else self._compare_frames(self.frames)
         slots = {**self.placed.request.slots, **self.now.slots}
         order: list[str | int] = [Kind.TOOL, Kind.MODEL, Kind.PARAMETER]
@@ -135,7 +137,7 @@ class _RequestDiff:
     def _build_system_change(self, before: Segment | None, after: Segment | None) -> Change:
         change = self._build_change(Kind.SYSTEM, before, after, "system prompt")
         if _touches_varying_lines(change, self.placed.data):
-            raise Refused(RefusalReason.DATA, f"{change}: other recordings say something else there")
+            raise CarryRefused(RefusalReason.DATA, f"{change}: other recordings say something else there")
         return change
 
     def _compare_segment_pair(self, slot: Slot, old: Segment | None, new: Segment | None) -> Iterator[Change]:
@@ -150,18 +152,18 @@ class _RequestDiff:
                 change = self._build_change(segment.kind, old, new, name, source)
                 sides = [each.value for each in (old, new) if each is not None and slot[0] == Kind.PARAMETER]
                 if any(can_request_member_hold_question(segment.own, each) for each in sides):
-                    raise Refused(RefusalReason.QUESTION, f"{name}: {_format_first_hunk(change)}")
+                    raise CarryRefused(RefusalReason.QUESTION, f"{name}: {_format_first_hunk(change)}")
                 yield change
             case kind if kind == FRAME:
                 if self.frames is None:
                     raise self._build_refusal(RefusalReason.RESULT, segment.kind, old, new, name)
             case Kind.MODEL:
                 shown = " -> ".join("none" if each is None else to_text(each.value) for each in (old, new))
-                raise Refused(RefusalReason.MODEL, f"model: {shown}")
+                raise CarryRefused(RefusalReason.MODEL, f"model: {shown}")
             case Kind.USER:
                 change = self._build_change(Kind.USER, old, new, "user's words")
                 if old is None or new is None or not is_same_question_in_new_template(self.placed, self.now):
-                    raise Refused(RefusalReason.QUESTION, f"{name}: {_format_first_hunk(change)}")
+                    raise CarryRefused(RefusalReason.QUESTION, f"{name}: {_format_first_hunk(change)}")
                 yield change
             case Kind.RESULT:
                 yield from self._compare_result(slot, name, old, new)
@@ -175,8 +177,8 @@ class _RequestDiff:
 
     def _build_refusal(
         self, why: RefusalReason, kind: str, old: Segment | None, new: Segment | None, name: str, more: str = ""
-    ) -> Refused:
-        return Refused(why, f"{name}: {_format_first_hunk(self._build_change(kind, old, new, name))}{more}")
+    ) -> CarryRefused:
+        return CarryRefused(why, f"{name}: {_format_first_hunk(self._build_change(kind, old, new, name))}{more}")
 
     def build_segment_order_change(self) -> Change:
         """Return the change of requests whose segments are all equal: in order, or in the division into messages."""
@@ -188,7 +190,7 @@ class _RequestDiff:
 
     def _compare_call(self, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
-            raise Refused(RefusalReason.HISTORY, f"{name} is {'new' if old is None else 'gone'}")
+            raise CarryRefused(RefusalReason.HISTORY, f"{name} is {'new' if old is None else 'gone'}")
         was, now = parse_history_tool_call(old.value), parse_history_tool_call(new.value)
         if was != now and (was.name != now.name or not extends_recorded_arguments(now.arguments, was.arguments)):
             raise self._build_refusal(RefusalReason.HISTORY, Kind.CALL, old, new, name)
@@ -197,16 +199,16 @@ class _RequestDiff:
 
     def _compare_result(self, slot: Slot, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
-            raise Refused(RefusalReason.RESULT, f"{name} is {'new' if old is None else 'gone'}")
+            raise CarryRefused(RefusalReason.RESULT, f"{name} is {'new' if old is None else 'gone'}")
         if dump(remove_tool_call_ids(old.value)) == dump(remove_tool_call_ids(new.value)):
             return
         was, now, tool = extract_text_only_content(old.value), extract_text_only_content(new.value), old.own
         if was is None or now is None:
-            raise Refused(RefusalReason.RESULT, f"{name}: it is more than text, and another one now")
+            raise CarryRefused(RefusalReason.RESULT, f"{name}: it is more than text, and another one now")
         before, after = was[0], now[0]
         flags = [_pop_failure_flags(rest) for _, rest in (was, now)]
         if was[1] != now[1] or flags == [True, False]:
-            raise Refused(RefusalReason.RESULT, f"{name}: it is of another kind now")
+            raise CarryRefused(RefusalReason.RESULT, f"{name}: it is of another kind now")
         if self.read_volatile is not None and flags[0] == flags[1]:
             call = self.placed.request.slots.get((Kind.CALL, slot[2], 0))  # only if its id is that of a known answer
             asked = None if call is None else parse_history_tool_call(call.value).arguments
@@ -220,7 +222,7 @@ class _RequestDiff:
             raise self._build_refusal(RefusalReason.RESULT, Kind.RESULT, old, new, name, f": {found}")
         hunks, turned = found
         if flags == [False, True] and not turned:
-            raise Refused(RefusalReason.RESULT, f"{name}: it had succeeded, and failed now")
+            raise CarryRefused(RefusalReason.RESULT, f"{name}: it had succeeded, and failed now")
         yield self._build_change(Kind.RESULT, old, new, f"result of {tool}")._replace(hunks=hunks, turned=turned)
 
     def _compare_frames(self, frames: ClientPromptBoilerplate) -> Iterator[Change]:
@@ -235,7 +237,7 @@ class _RequestDiff:
         gone, new = ([*(one.others - other.others).elements()] for one, other in ((was, now), (now, was)))
         if found := next((text for text in (*gone, *new) if text in was.in_words | now.in_words), ""):
             state = "new" if found in new else "gone"
-            raise Refused(RefusalReason.RESULT, f"between the client's own lines: {found[:_SHOWN]!r} is {state}")
+            raise CarryRefused(RefusalReason.RESULT, f"between the client's own lines: {found[:_SHOWN]!r} is {state}")
         for texts in zip_longest(gone, new):
             before, after = (None if text is None else Segment(Kind.SYSTEM, "", "", text) for text in texts)
             yield self._build_system_change(before, after)
@@ -249,7 +251,7 @@ class _RequestDiff:
                 continue
             if self.frames is None or slot[1] not in self.frames.members:
                 values = " -> ".join(", ".join(sorted(each or {"none"})) for each in sides)
-                raise Refused(RefusalReason.REQUEST, f"{slot[1]} of a message, after {slot[0]} answers: {values}")
+                raise CarryRefused(RefusalReason.REQUEST, f"{slot[1]} of a message, after {slot[0]} answers: {values}")
             texts = [None if each is None else "\n".join(sorted(each)) for each in sides]
             yield self._build_client_change(Kind.MEMBER, f"{slot[1]} of a message", *texts)
 
@@ -261,7 +263,7 @@ class _RequestDiff:
             if sides[0] == sides[1]:
                 continue
             if name == STATE_HEADER:
-                raise Refused(RefusalReason.REQUEST, "what was changed before of what it names")
+                raise CarryRefused(RefusalReason.REQUEST, "what was changed before of what it names")
             yield self._build_client_change(
                 kind, f"{kind} {name}", *(", ".join(side) if side else None for side in sides)
             )
@@ -459,7 +461,7 @@ def _check_answer_fits_tools(answer: Message, was: RequestInSegments, now: Reque
         if tool == before.get(call.name) or call.hosted:
             continue
         schema = _get_parameter_schema(tool)
-        if schema is not None and (why := explain_schema_violation(parse_arguments(call.arguments), schema)):
+        if schema is not None and (why := explain_schema_violation(parse_tool_args(call.arguments), schema)):
             return f"the answer calls {call.name} with arguments that it does not take now: {why}"
     return ""
 

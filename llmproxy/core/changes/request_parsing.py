@@ -22,7 +22,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from llmproxy.core.changes.segment_change import digest_texts
-from llmproxy.core.dialects.answer_writing import parse_arguments
+from llmproxy.core.dialects.answer_writing import parse_tool_args
 from llmproxy.core.dialects.conversation import Kind, Segment, list_request_segments
 from llmproxy.core.dialects.messages import (
     Message,
@@ -173,7 +173,7 @@ class RecordedAnswersByToolCalls:
 
     def add_answer(self, message: Message) -> None:
         calls = tuple(
-            HistoryToolCall(call.id or "", call.name, parse_arguments(call.arguments))
+            HistoryToolCall(call.id or "", call.name, parse_tool_args(call.arguments))
             for call in message.tool_calls
             if not call.hosted
         )
@@ -263,7 +263,7 @@ def parse_history_tool_call(value: object, call_id: str = "") -> HistoryToolCall
     else:
         inner = as_dict(tree.get("function")) or as_dict(tree.get("custom")) or tree
         name, arguments = inner.get("name"), next((inner[each] for each in _ARGUMENTS if each in inner), None)
-    parsed = parse_arguments(arguments) if isinstance(arguments, str) else arguments
+    parsed = parse_tool_args(arguments) if isinstance(arguments, str) else arguments
     return HistoryToolCall(call_id, as_str(name), parsed)
 
 

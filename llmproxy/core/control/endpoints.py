@@ -16,14 +16,14 @@ from urllib.parse import parse_qsl, unquote
 
 from llmproxy import __version__
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.cassettes.anonymized_export import convert_value_to_json
+from llmproxy.core.cassettes.anonymized_export import convert_interaction_to_json
 from llmproxy.core.control import parsing
-from llmproxy.core.control.mcp_shim_endpoint import StdioClients
+from llmproxy.core.control.mcp_shim_endpoint import StdioShimSessions
 from llmproxy.core.control.parsing import BadControlRequest, Json, read_boolean_member
 from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature, FaultInterceptor
-from llmproxy.core.sessions.session import Session, SessionInUse, canonicalize_session_name, parse_party_header
+from llmproxy.core.sessions.session import Session, SessionInUse, parse_party_header, remove_redundant_sample_suffix
 from llmproxy.core.store.queries import list_cassette_api_key_vars
 from llmproxy.core.traffic.interaction import Headers, Interaction, header
 from llmproxy.core.traffic.origin_guard import ForeignHostHeaderRefused, OriginGuard
@@ -70,7 +70,7 @@ def _build_call(engine: Engine, session: Session, call: Call) -> dict[str, Json]
     interaction = engine.builder.load_call_interaction(session, call)
     note = engine.redactor.text(session.calls.get_call_note(call))
     return call._replace(
-        note=note, recording=None if interaction is None else convert_value_to_json(interaction)
+        note=note, recording=None if interaction is None else convert_interaction_to_json(interaction)
     ).to_json()
 
 
@@ -103,7 +103,7 @@ class ControlApiContext:
     spans_of: SpansOf | None = None
     stop: Callable[[], int] | None = None
     """Ends the program soon, and returns its exit code as of now; None if the proxy is part of another program."""
-    lines: StdioClients | None = None
+    lines: StdioShimSessions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class RoutedControlRequest:
         return int(text)
 
     def get_session_filter(self) -> str | None:
-        return canonicalize_session_name(self.query["session"]) if "session" in self.query else None
+        return remove_redundant_sample_suffix(self.query["session"]) if "session" in self.query else None
 
     def find_open_session(self, engine: Engine) -> Session:
         """Return the open session in the query. Raises BadControlRequest, SessionUnknown."""
@@ -402,7 +402,7 @@ def _handle_tool_lines(engine: Engine, call: RoutedControlRequest) -> Json:
     """
     if call.proxy.lines is None:
         raise BadControlRequest("llmproxy: this proxy belongs to another program, which carries no servers of tools.")
-    return call.proxy.lines.serve(engine, canonicalize_session_name(call.name), call.body, call.connection)
+    return call.proxy.lines.serve(engine, remove_redundant_sample_suffix(call.name), call.body, call.connection)
 
 
 Handler = Callable[[Engine, RoutedControlRequest], Json]
@@ -542,7 +542,7 @@ def find_open_session_for_totals(engine: Engine, asked: ControlRequest) -> Sessi
     try:
         words, shape = _parse_control_path(asked.target)
         name = words[1] if shape in COUNTED else _parse_query(asked.target).get("session", "") if shape in TOLD else ""
-        return engine.sessions.open_sessions.get(canonicalize_session_name(name)) if name else None
+        return engine.sessions.open_sessions.get(remove_redundant_sample_suffix(name)) if name else None
     except RefusedError:
         return None
 

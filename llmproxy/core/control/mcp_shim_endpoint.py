@@ -190,7 +190,7 @@ class ProxySideStdioSession:
         self.proxy.store_later(stream)
 
 
-class StdioClients:
+class StdioShimSessions:
     def __init__(self, proxy: StdioExchangeRecorder) -> None:
         self._proxy = proxy
         self._lines: dict[tuple[str, str], ProxySideStdioSession] = {}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from llmproxy import calls_and_totals
-from llmproxy.calls_and_totals import Miss, RefusalBeforeSession, Totals, UnusedRecording, Use
+from llmproxy.calls_and_totals import Miss, RequestRefusedWithoutSession, Totals, UnusedRecording, UsageSums
 from llmproxy.core.bindings import run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField
 from llmproxy.core.cassettes.formats import Recorded
@@ -201,7 +201,7 @@ class Misses(TypedDict):
 
 
 class RefusedList(TypedDict):
-    refused: list[RefusalBeforeSession]
+    refused: list[RequestRefusedWithoutSession]
 
 
 class ErrorBody(TypedDict):
@@ -464,14 +464,14 @@ SHAPES: Mapping[str, ClassBehindOpenApiModel] = {
     "Interaction": ClassBehindOpenApiModel(StoredCallSummary, INTERACTION_MEMBERS),
     "LessonReport": ClassBehindOpenApiModel(LearnedField, ("recorded", "present", "path")),
     "Miss": ClassBehindOpenApiModel(Miss),
-    "OverriddenTool": ClassBehindOpenApiModel(overrides.ToolOverride, ("tool", "nth")),
+    "OverriddenTool": ClassBehindOpenApiModel(overrides.ToolResultOverride, ("tool", "nth")),
     "Recording": ClassBehindOpenApiModel(Recorded, ("method", "headers", "status", "response_headers"), ("reason",)),
-    "Refused": ClassBehindOpenApiModel(RefusalBeforeSession),
+    "Refused": ClassBehindOpenApiModel(RequestRefusedWithoutSession),
     "Report": ClassBehindOpenApiModel(Totals, Totals().to_json(), Totals.RARE),
     "RunVariable": ClassBehindOpenApiModel(run_variables.RunVariable, ("name", "value"), ("other", "tool", "path")),
-    "Sum": ClassBehindOpenApiModel(Use),
+    "Sum": ClassBehindOpenApiModel(UsageSums),
     "ToolLineAnswer": ClassBehindOpenApiModel(McpStdioLineOutcome, (), McpStdioLineOutcome._fields),
-    "ToolOverride": ClassBehindOpenApiModel(overrides.ToolOverride, ("tool",), ("nth", "when")),
+    "ToolOverride": ClassBehindOpenApiModel(overrides.ToolResultOverride, ("tool",), ("nth", "when")),
     "Unused": ClassBehindOpenApiModel(UnusedRecording),
 }
 Parameters = dict[str, tuple[Any, str]]

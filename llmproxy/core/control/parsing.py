@@ -11,8 +11,8 @@ from llmproxy.core.bindings import RunVariable, build_run_variable
 from llmproxy.core.engine.forking import ForkState
 from llmproxy.core.faults.parsing import parse_session_faults, require_integer_fault_seed
 from llmproxy.core.faults.rules import Faults
-from llmproxy.core.forks.overrides import AnswerOverrides, parse_mocks, parse_tool_and_answer_overrides
-from llmproxy.core.mixed_live_replay import MixedLiveReplaySettings
+from llmproxy.core.forks.overrides import AnswerOverrides, parse_answer_overrides_from_json, parse_mocks
+from llmproxy.core.mixed_live_replay import LiveChannelSettings
 from llmproxy.core.sessions.session import split_sample_name
 from llmproxy.errors import RefusedError
 from llmproxy.parsers import parse_channel_list, read_name_patterns, read_tool_policy, read_upstreams
@@ -159,12 +159,12 @@ def parse_control_fork_or_mocks(overrides: Json, fork: Json, mocks: Json = None)
         child = require_url_encodable_name(child, "fork.as must be the name of a cassette")
         if split_sample_name(child) != (child, 1):
             raise BadControlRequest(f"llmproxy: fork.as is {format_value_for_error(child)}; a fork is a first sample.")
-    return ForkState(given=parse_tool_and_answer_overrides(overrides), live=bool(live), at=at), child
+    return ForkState(given=parse_answer_overrides_from_json(overrides), live=bool(live), at=at), child
 
 
 def parse_control_live_channels(
-    body: Mapping[str, Json], default: MixedLiveReplaySettings | None
-) -> MixedLiveReplaySettings | None:
+    body: Mapping[str, Json], default: LiveChannelSettings | None
+) -> LiveChannelSettings | None:
     """Return a session's live channels, none for an empty list; None for the proxy's. Raises BadControlRequest."""
     if (named := [name for name in ("unknown_tool", "read_only") if body.get(name) is not None]) and not (
         body.get("live") or (body.get("live") is None and default is not None)
@@ -174,9 +174,9 @@ def parse_control_live_channels(
         return None
     if not isinstance(body.get("live") or [], list) or not isinstance(body.get("read_only") or [], list):
         raise BadControlRequest("llmproxy: live and read_only are lists of texts.", hint='Such as {"live": ["llm"]}.')
-    default = default or MixedLiveReplaySettings(frozenset())
+    default = default or LiveChannelSettings(frozenset())
     try:
-        return MixedLiveReplaySettings(
+        return LiveChannelSettings(
             default.channels if body.get("live") is None else frozenset(parse_channel_list(body["live"])),
             default.unknown if body.get("unknown_tool") is None else read_tool_policy(body["unknown_tool"]),
             default.read_only if body.get("read_only") is None else read_name_patterns(body["read_only"]),

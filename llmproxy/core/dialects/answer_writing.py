@@ -19,7 +19,7 @@ from llmproxy.core.dialects.dialect_table import (
     get_dialect_codec_or_default,
 )
 from llmproxy.core.dialects.messages import Message, as_dict
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
 
 SSE: Headers = (("content-type", "text/event-stream; charset=utf-8"),)
@@ -53,7 +53,7 @@ def build_provider_answer(
         for n, each in enumerate(said.tool_calls)
     )
     answer = SpokenTurn(model or "", replace(said, tool_calls=calls), usage or _NONE, finish)
-    headers, pieces = writer(answer, ParsedRequestToAnswer(as_dict(parse_json(body)), stream, target))
+    headers, pieces = writer(answer, ParsedRequestToAnswer(as_dict(parse_json_or_none(body)), stream, target))
     return Response(200, "OK", headers, tuple(Chunk(0, piece) for piece in pieces if piece), chunked=stream)
 
 
@@ -69,9 +69,9 @@ def sse(events: Sequence[tuple[str, object]]) -> bytes:
     )
 
 
-def parse_arguments(text: str) -> object:
+def parse_tool_args(text: str) -> object:
     """Return a call's arguments as a value; invalid JSON as the model's text."""
-    value = parse_json(text or "{}")
+    value = parse_json_or_none(text or "{}")
     return text if value is None else value
 
 

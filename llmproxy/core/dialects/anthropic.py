@@ -12,17 +12,17 @@ from llmproxy.core.dialects.answer_writing import (
     build_event_type_predicate,
     choose_error_type_by_status,
     dump_json,
-    parse_arguments,
+    parse_tool_args,
     sse,
 )
 from llmproxy.core.dialects.dialect_table import (
-    BodyLayout,
-    DialectComposer,
     InjectedErrorParameters,
     Json,
     ModelAnswerCodec,
     ParsedRequestToAnswer,
     ProviderApiDialect,
+    ProviderRequestAndAnswerWriter,
+    RequestBodyLayout,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import Draft, Message, add_blocks, as_dict, as_json, as_list, as_str
@@ -72,7 +72,7 @@ def _build_blocks(message: Message) -> list[Json]:
         return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.text}]
     blocks: list[Json] = [{"type": "text", "text": message.text}] if message.text else []
     return blocks + [
-        {"type": "tool_use", "id": call.id or f"toolu_{n}", "name": call.name, "input": parse_arguments(call.arguments)}
+        {"type": "tool_use", "id": call.id or f"toolu_{n}", "name": call.name, "input": parse_tool_args(call.arguments)}
         for n, call in enumerate(message.tool_calls)
     ]
 
@@ -167,15 +167,15 @@ DIALECT = ProviderApiDialect(
     {
         "messages": ModelAnswerCodec(
             parse_answer_or_event_into_draft, build_event_type_predicate("message_stop"), write=write_anthropic_answer,
-            text_whole=False, exclusive=True, makes_ids=True, layout=BodyLayout(system=("system",)),
+            text_whole=False, exclusive=True, makes_ids=True, layout=RequestBodyLayout(system=("system",)),
         ),
         "complete": ModelAnswerCodec(
             parse_answer_or_event_into_draft, lambda value: value.get("stop_reason") is not None, exclusive=True,
-            layout=BodyLayout(("prompt",)),
+            layout=RequestBodyLayout(("prompt",)),
         ),
     },
     _build_proxy_error, _build_provider_error, lambda _number: ("error", _build_error(529, "Overloaded")),
-    speaker=DialectComposer(
+    speaker=ProviderRequestAndAnswerWriter(
         _build_request, _write_answer_json, build_stream_events,
         lambda error, status: _build_error(status, error.get("message", "")),
     ),

@@ -8,23 +8,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmproxy.core.dialects import dialect_table
-from llmproxy.core.dialects.answer_writing import AWS, WHOLE, choose_error_type_by_status, dump_json, parse_arguments
+from llmproxy.core.dialects.answer_writing import AWS, WHOLE, choose_error_type_by_status, dump_json, parse_tool_args
 from llmproxy.core.dialects.dialect_table import (
-    BodyLayout,
     InjectedErrorParameters,
     Json,
     ModelAnswerCodec,
     ParsedRequestToAnswer,
     ProviderApiDialect,
+    RequestBodyLayout,
     SpokenTurn,
 )
-from llmproxy.core.dialects.messages import Asks, Draft, add_blocks, as_dict, as_list, as_str, find_item_kind_by_members
+from llmproxy.core.dialects.messages import (
+    Draft,
+    ToolCallFormat,
+    add_blocks,
+    as_dict,
+    as_list,
+    as_str,
+    find_item_kind_by_members,
+)
 from llmproxy.core.dialects.openai import build_openai_stream_error_event, decode_chat_completion
 from llmproxy.core.dialects.stream_events import write_aws_frame
 from llmproxy.core.traffic.interaction import Headers
 
-CONTENT: Mapping[str, Asks | None] = {
-    "toolUse": Asks(arguments=("input",)),
+CONTENT: Mapping[str, ToolCallFormat | None] = {
+    "toolUse": ToolCallFormat(arguments=("input",)),
     **dict.fromkeys(
         (
             "text", "image", "document", "video", "audio", "toolResult", "guardContent", "cachePoint",
@@ -89,7 +97,7 @@ _WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
 def _write_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Headers, list[bytes]]:
     blocks: list[Json] = [{"text": said.message.text}] if said.message.text or not said.message.tool_calls else []
     uses = [
-        {"toolUseId": call.id, "name": call.name, "input": parse_arguments(call.arguments)}
+        {"toolUseId": call.id, "name": call.name, "input": parse_tool_args(call.arguments)}
         for call in said.message.tool_calls
     ]
     why = _WHY.get(said.finish, "tool_use" if uses else "end_turn")
@@ -155,12 +163,12 @@ DIALECT = ProviderApiDialect(
     {
         "converse": ModelAnswerCodec(
             _add_converse, lambda value: "metadata" in value, write=_write_answer, text_whole=False,
-            layout=BodyLayout(system=("system",), tools=("toolConfig",)),
+            layout=RequestBodyLayout(system=("system",), tools=("toolConfig",)),
         ),
         "invoke": ModelAnswerCodec(
             _add_invoke_answer, lambda value: not _LAST.isdisjoint(value), write=_write_invoke_answer, text_whole=False,
             count_headers=_COUNT_HEADERS,
-            layout=BodyLayout(("messages", "prompt", "inputText", "message"), ("system", "preamble")),
+            layout=RequestBodyLayout(("messages", "prompt", "inputText", "message"), ("system", "preamble")),
         ),
     },
     _build_proxy_error, _build_provider_error, build_openai_stream_error_event,

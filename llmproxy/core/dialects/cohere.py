@@ -9,20 +9,20 @@ from llmproxy.core.dialects.answer_writing import (
     WHOLE,
     build_event_type_predicate,
     dump_json,
-    parse_arguments,
+    parse_tool_args,
     sse,
 )
 from llmproxy.core.dialects.dialect_table import (
-    BodyLayout,
     InjectedErrorParameters,
     Json,
     ModelAnswerCodec,
     ParsedRequestToAnswer,
     ProviderApiDialect,
+    RequestBodyLayout,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import Draft, add_blocks, as_dict, as_list, as_str, collect_tool_calls_into_draft
-from llmproxy.core.dialects.openai import build_openai_stream_error_event, build_tool_call
+from llmproxy.core.dialects.openai import build_openai_stream_error_event, build_openai_tool_call_json
 from llmproxy.core.traffic.interaction import Headers
 
 
@@ -55,7 +55,10 @@ _USAGE = {"billed_units": {"input_tokens": 0, "output_tokens": 0}, "tokens": {"i
 
 
 def _write_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Headers, list[bytes]]:
-    calls, text = [build_tool_call(n, call) for n, call in enumerate(said.message.tool_calls)], said.message.text
+    calls, text = (
+        [build_openai_tool_call_json(n, call) for n, call in enumerate(said.message.tool_calls)],
+        said.message.text,
+    )
     why = _WHY.get(said.finish, "TOOL_CALL" if calls else "COMPLETE")
     if not wanted.stream:
         message: Json = {"role": "assistant"}
@@ -82,7 +85,7 @@ def _write_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Head
 
 
 def _write_v1_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Headers, list[bytes]]:
-    calls = [{"name": call.name, "parameters": parse_arguments(call.arguments)} for call in said.message.tool_calls]
+    calls = [{"name": call.name, "parameters": parse_tool_args(call.arguments)} for call in said.message.tool_calls]
     whole: Json = {
         "response_id": said.id,
         "generation_id": said.id,
@@ -121,9 +124,9 @@ DIALECT = ProviderApiDialect(
         "v1.chat": ModelAnswerCodec(
             _add_answer_or_event, _is_finished, write=_write_v1_answer, text_whole=False, text_streamed=False,
             error_event=lambda _: ("", {"event_type": "stream-end", "is_finished": True, "finish_reason": "ERROR"}),
-            layout=BodyLayout(("chat_history", "message"), ("preamble",), results=("tool_results",)),
+            layout=RequestBodyLayout(("chat_history", "message"), ("preamble",), results=("tool_results",)),
         ),
-        "v1.generate": ModelAnswerCodec(_add_answer_or_event, _is_finished, layout=BodyLayout(("prompt",))),
+        "v1.generate": ModelAnswerCodec(_add_answer_or_event, _is_finished, layout=RequestBodyLayout(("prompt",))),
         "v2.chat": ModelAnswerCodec(
             _add_answer_or_event, build_event_type_predicate("message-end"), done=True, write=_write_answer,
             error_event=lambda _: ("message-end", _V2_ERROR),

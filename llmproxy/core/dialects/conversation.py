@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.dialects import messages
 from llmproxy.core.dialects.dialect_table import (
-    BodyLayout,
+    RequestBodyLayout,
     find_dialect_codec,
     get_dialect_codec_or_default,
     get_provider_dialect,
@@ -34,7 +34,7 @@ from llmproxy.core.dialects.messages import (
 )
 from llmproxy.core.dialects.stream_events import parse_events_cached
 from llmproxy.core.providers.provider_table import Family
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Interaction, Response
 from llmproxy.core.traffic.json_diff import ABSENT, build_member_path, count_common_prefix, list_unequal_values
 
@@ -77,7 +77,7 @@ def _list_conversation_parts(tree: dict[str, Any]) -> list[_Part]:
 
 
 def _parse_unwrapped_body(body: bytes) -> dict[str, Any]:
-    tree = as_dict(parse_json(body))
+    tree = as_dict(parse_json_or_none(body))
     return as_dict(tree.get("request")) or tree  # Code Assist wraps it
 
 
@@ -108,12 +108,12 @@ def parse_answer_body_as_message(operation: str, content_type: str, body: bytes)
     return draft.build_message() if draft.heard else None
 
 
-def read_response_message(operation: str, response: Response) -> Message | None:
+def parse_model_response_message(operation: str, response: Response) -> Message | None:
     return parse_answer_body_as_message(operation, response.mime_type, response.body)
 
 
 def parse_answer_as_message(one: Interaction) -> Message | None:
-    return read_response_message(one.operation, one.response)
+    return parse_model_response_message(one.operation, one.response)
 
 
 _MAKERS = ("responses", "files", "containers", "conversations", "vector_stores", "batches", "threads", "assistants",
@@ -204,7 +204,7 @@ class RequestDifferenceAtPath(NamedTuple):
 def list_request_segments(operation: str, body: object, most: float = inf) -> list[Segment]:
     """Return a request's segments: system prompt, tools, model, parameters, messages. Raises _TooManySegments."""
     codec = find_dialect_codec(operation)
-    reader = _SegmentReader(codec.layout if codec else BodyLayout(), most)
+    reader = _SegmentReader(codec.layout if codec else RequestBodyLayout(), most)
     reader.read_body("$", body)
     return sorted(reader.found, key=_rank_by_kind)
 
@@ -222,7 +222,7 @@ class _TooManySegments(Exception):
 
 
 class _SegmentReader:
-    def __init__(self, layout: BodyLayout, most: float = inf) -> None:
+    def __init__(self, layout: RequestBodyLayout, most: float = inf) -> None:
         self.found: list[Segment] = []
         self._layout, self._most = layout, most
         self._tools: dict[str, str] = {}
@@ -394,7 +394,7 @@ def compare_requests(operation: str, old: object, new: object, limit: int) -> li
     return [RequestDifferenceAtPath(_describe_place_of_change(*each), *each[1:], each[0].kind) for each in placed]
 
 
-def _remove_tool_definitions(body: object, layout: BodyLayout) -> object:
+def _remove_tool_definitions(body: object, layout: RequestBodyLayout) -> object:
     if not isinstance(body, dict):
         return body
     kept = {}

@@ -64,7 +64,7 @@ class InjectedErrorParameters(NamedTuple):
     """Seconds."""
 
 
-class BodyLayout(NamedTuple):
+class RequestBodyLayout(NamedTuple):
     """Members of a request that contain text of people and tools; all others are parameters."""
 
     turns: tuple[str, ...] = ("messages",)
@@ -79,7 +79,7 @@ class BodyLayout(NamedTuple):
     """Member that may contain the whole body."""
 
 
-_MESSAGES = BodyLayout()
+_MESSAGES = RequestBodyLayout()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +107,11 @@ class ModelAnswerCodec:
     """Whether an answer creates ids (of a container, of calls to be answered) that later requests name."""
     error_event: Callable[[int], tuple[str, Json]] | None = None
     """As `ProviderApiDialect.error_event`, if the operation has its own."""
-    layout: BodyLayout = _MESSAGES
+    layout: RequestBodyLayout = _MESSAGES
 
 
 @dataclass(frozen=True, slots=True)
-class DialectComposer:
+class ProviderRequestAndAnswerWriter:
     ask: Callable[[str, Sequence[Message], bool], tuple[str, Json]]
     answer: Callable[[SpokenTurn], Json]
     stream: Callable[[SpokenTurn], list[tuple[str, object]]]
@@ -132,7 +132,7 @@ class ProviderApiDialect:
     """Prefixes of the names that its servers give to stored objects."""
     reasoning_apart: bool = False
     """Whether some of its servers exclude reasoning from the output tokens; their total then shows it."""
-    speaker: DialectComposer | None = None
+    speaker: ProviderRequestAndAnswerWriter | None = None
 
 
 class LazyDialectDescription(NamedTuple):
@@ -147,7 +147,7 @@ class LazyDialectDescription(NamedTuple):
     miss_status: int = 404
     """Best status of a miss for its clients (`scripts/lab/miss-status`); no SDK retries ``x-should-retry: false``."""
     models: str = ""
-    """Prefix of its maker's model names; its file has a `DialectComposer`."""
+    """Prefix of its maker's model names; its file has a `ProviderRequestAndAnswerWriter`."""
 
 
 ROWS = (
@@ -239,7 +239,7 @@ def detect_retry_degrading_client(headers: Headers) -> str | None:
     return next((each.begins for each in _CLIENTS if each.degrades and each.matches_headers(headers)), None)
 
 
-def get_composer_for_model(model: str) -> DialectComposer:
+def get_composer_for_model(model: str) -> ProviderRequestAndAnswerWriter:
     """Return the composer of a model's maker, by default the first dialect's. Raises LookupError: it has none."""
     row = next((row for row in ROWS if row.models and model.startswith(row.models)), ROWS[0])
     if (speaker := _load_dialect(row.module).speaker) is None:

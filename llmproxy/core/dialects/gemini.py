@@ -11,23 +11,23 @@ from llmproxy.core.dialects.answer_writing import (
     choose_error_type_by_status,
     drop_none,
     dump_json,
-    parse_arguments,
+    parse_tool_args,
     sse,
 )
 from llmproxy.core.dialects.dialect_table import (
-    BodyLayout,
-    DialectComposer,
     InjectedErrorParameters,
     Json,
     ModelAnswerCodec,
     ParsedRequestToAnswer,
     ProviderApiDialect,
+    ProviderRequestAndAnswerWriter,
+    RequestBodyLayout,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
-    Asks,
     Draft,
     Message,
+    ToolCallFormat,
     add_blocks,
     as_dict,
     as_json,
@@ -36,13 +36,13 @@ from llmproxy.core.dialects.messages import (
 )
 from llmproxy.core.traffic.interaction import Headers
 
-PARTS: Mapping[str, Asks | None] = {
-    "functionCall": Asks(arguments=("args",)),
-    "function_call": Asks(arguments=("args",)),
-    "executableCode": Asks("code_execution", ("code",), hosted=True),
-    "executable_code": Asks("code_execution", ("code",), hosted=True),
-    "toolCall": Asks("tool", ("args",), hosted=True),
-    "tool_call": Asks("tool", ("args",), hosted=True),
+PARTS: Mapping[str, ToolCallFormat | None] = {
+    "functionCall": ToolCallFormat(arguments=("args",)),
+    "function_call": ToolCallFormat(arguments=("args",)),
+    "executableCode": ToolCallFormat("code_execution", ("code",), hosted=True),
+    "executable_code": ToolCallFormat("code_execution", ("code",), hosted=True),
+    "toolCall": ToolCallFormat("tool", ("args",), hosted=True),
+    "tool_call": ToolCallFormat("tool", ("args",), hosted=True),
     **dict.fromkeys(
         (
             "text", "thought", "thoughtSignature", "thought_signature", "inlineData", "inline_data", "fileData",
@@ -88,7 +88,7 @@ def _build_parts(message: Message, names: Mapping[str | None, str] | None = None
         return [{"functionResponse": {"name": name, "response": {"result": message.text}}}]
     parts: list[Json] = [{"text": message.text}] if message.text else []
     return parts + [
-        {"functionCall": {"name": c.name, "args": parse_arguments(c.arguments)}} for c in message.tool_calls
+        {"functionCall": {"name": c.name, "args": parse_tool_args(c.arguments)}} for c in message.tool_calls
     ]
 
 
@@ -174,12 +174,12 @@ DIALECT = ProviderApiDialect(
     {
         "generateContent": ModelAnswerCodec(
             _add_candidates, finishes=_holds_finish_reason, write=_write_answer, text_whole=False, text_streamed=False,
-            layout=BodyLayout(("contents",), ("systemInstruction", "system_instruction"), wrapper="request"),
+            layout=RequestBodyLayout(("contents",), ("systemInstruction", "system_instruction"), wrapper="request"),
         )
     },
     _build_proxy_error, _build_provider_error, lambda _number: ("", _build_error(503, _OVERLOADED)),
     made_names=("cachedContents", "files", "operations", "tunedModels", "batches", "fileSearchStores"),
-    speaker=DialectComposer(
+    speaker=ProviderRequestAndAnswerWriter(
         _build_request, _build_answer, lambda said: [("", _build_answer(said))],
         lambda error, status: _build_error(status, error.get("message", ""), error.get("type") or "UNKNOWN"),
     ),

@@ -23,7 +23,7 @@ SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", 
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
+class ToolCallFormat:
     """The way in which a kind of item calls a tool; a table has None for a kind that calls none."""
 
     name: str = ""
@@ -47,21 +47,21 @@ def build_namespaced_tool_name(item: Mapping[str, Any]) -> str | None:
     return f"{space}{NAMESPACE}{said}" if said and isinstance(space, str) and space else said
 
 
-ITEMS: Mapping[str, Asks | None] = {
-    "function_call": Asks(arguments=("arguments",)),
-    "custom_tool_call": Asks(arguments=("input",)),
-    "computer_call": Asks("computer", ("action", "actions")),
-    "local_shell_call": Asks("local_shell", ("action",)),
-    "shell_call": Asks("shell", ("action",)),
-    "apply_patch_call": Asks("apply_patch", ("operation",)),
-    "tool_search_call": Asks("tool_search", ("arguments",)),
-    "mcp_approval_request": Asks(arguments=("arguments",), hosted=True),
-    "mcp_call": Asks(arguments=("arguments",), hosted=True),
-    "web_search_call": Asks("web_search", ("action",), hosted=True),
-    "file_search_call": Asks("file_search", ("queries",), hosted=True),
-    "code_interpreter_call": Asks("code_interpreter", ("code",), hosted=True),
-    "image_generation_call": Asks("image_generation", hosted=True),
-    "program": Asks("program", ("code",), hosted=True),
+ITEMS: Mapping[str, ToolCallFormat | None] = {
+    "function_call": ToolCallFormat(arguments=("arguments",)),
+    "custom_tool_call": ToolCallFormat(arguments=("input",)),
+    "computer_call": ToolCallFormat("computer", ("action", "actions")),
+    "local_shell_call": ToolCallFormat("local_shell", ("action",)),
+    "shell_call": ToolCallFormat("shell", ("action",)),
+    "apply_patch_call": ToolCallFormat("apply_patch", ("operation",)),
+    "tool_search_call": ToolCallFormat("tool_search", ("arguments",)),
+    "mcp_approval_request": ToolCallFormat(arguments=("arguments",), hosted=True),
+    "mcp_call": ToolCallFormat(arguments=("arguments",), hosted=True),
+    "web_search_call": ToolCallFormat("web_search", ("action",), hosted=True),
+    "file_search_call": ToolCallFormat("file_search", ("queries",), hosted=True),
+    "code_interpreter_call": ToolCallFormat("code_interpreter", ("code",), hosted=True),
+    "image_generation_call": ToolCallFormat("image_generation", hosted=True),
+    "program": ToolCallFormat("program", ("code",), hosted=True),
     **dict.fromkeys(
         (
             "message", "reasoning", "compaction", "compaction_summary", "item_reference", "additional_tools",
@@ -76,10 +76,10 @@ ITEMS: Mapping[str, Asks | None] = {
 TOOL_CALLS = frozenset({"", "function", "custom"})
 """Types of entries of `tool_calls` (chat completions and compatible dialects); many leave it out."""
 
-BLOCKS: Mapping[str, Asks | None] = {
-    "tool_use": Asks(arguments=("input",)),
-    "server_tool_use": Asks(arguments=("input",), hosted=True),
-    "mcp_tool_use": Asks(arguments=("input",), hosted=True),
+BLOCKS: Mapping[str, ToolCallFormat | None] = {
+    "tool_use": ToolCallFormat(arguments=("input",)),
+    "server_tool_use": ToolCallFormat(arguments=("input",), hosted=True),
+    "mcp_tool_use": ToolCallFormat(arguments=("input",), hosted=True),
     **dict.fromkeys(
         (
             "text", "thinking", "redacted_thinking", "image", "document", "search_result", "compaction",
@@ -92,7 +92,7 @@ BLOCKS: Mapping[str, Asks | None] = {
 """Blocks of Messages, by their `type`."""
 
 
-def find_item_kind_by_members(item: Mapping[str, Any], table: Mapping[str, Asks | None]) -> str | None:
+def find_item_kind_by_members(item: Mapping[str, Any], table: Mapping[str, ToolCallFormat | None]) -> str | None:
     """Return a table's name for an item that is described by its members; None if it is unknown."""
     calls = (name for name in item if table.get(name) is not None)
     return next(calls, None) or next((name for name in item if name in table), None if item else "text")
@@ -268,17 +268,17 @@ _REPEATED = frozenset({"server_tool_use", "mcp_tool_use", "mcp_call"})
 """Calls of the provider's own tools that histories repeat like the agent's."""
 
 
-def find_tool_call_format_of_block(block: dict[str, Any]) -> Asks | None:
+def find_tool_call_format_by_type(block: dict[str, Any]) -> ToolCallFormat | None:
     return _TYPED.get(as_str(block.get("type")))
 
 
-def is_hosted_tool_call(block: dict[str, Any], asks: Asks) -> bool:
+def is_hosted_tool_call(block: dict[str, Any], asks: ToolCallFormat) -> bool:
     return asks.hosted or block.get("execution") == "server"
 
 
 def read_tool_call_block(block: dict[str, Any]) -> tuple[object, object, object] | None:
     """Return id, name and arguments of a block that is a tool call, as histories have them."""
-    asks = find_tool_call_format_of_block(block)
+    asks = find_tool_call_format_by_type(block)
     if asks is not None and (not asks.hosted or block["type"] in _REPEATED):
         return block.get("call_id") or block.get("id"), asks.read_tool_name(block), asks.read_call_arguments(block)
     if isinstance(block.get("toolUse"), dict):
@@ -320,7 +320,7 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
         block = as_dict(part)
         call, result = read_tool_call_block(block), read_tool_result_block(block)
         if call is not None:
-            asks = find_tool_call_format_of_block(block)
+            asks = find_tool_call_format_by_type(block)
             by_type = as_dict(block.get("toolUse")).get("type") is not None
             hosted = by_type if asks is None else is_hosted_tool_call(block, asks)
             draft.add_call(len(draft.calls), call[0], call[1], as_json(call[2]), hosted=hosted)

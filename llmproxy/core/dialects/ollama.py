@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.dialects.answer_writing import LINES, WHOLE, dump_json, parse_arguments
+from llmproxy.core.dialects.answer_writing import LINES, WHOLE, dump_json, parse_tool_args
 from llmproxy.core.dialects.dialect_table import (
-    BodyLayout,
     InjectedErrorParameters,
     Json,
     ModelAnswerCodec,
     ParsedRequestToAnswer,
     ProviderApiDialect,
+    RequestBodyLayout,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import Draft, as_dict, collect_tool_calls_into_draft
@@ -29,7 +29,7 @@ def _add_message(draft: Draft, value: dict[str, Any]) -> None:
 def _write_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Headers, list[bytes]]:
     head = {"model": said.model, "created_at": "1970-01-01T00:00:00Z"}
     calls = [
-        {"function": {"name": call.name, "arguments": parse_arguments(call.arguments)}}
+        {"function": {"name": call.name, "arguments": parse_tool_args(call.arguments)}}
         for call in said.message.tool_calls
     ]
     message = {"role": "assistant", "content": said.message.text, **({"tool_calls": calls} if calls else {})}
@@ -58,7 +58,7 @@ DIALECT = ProviderApiDialect(
         "api.chat": ModelAnswerCodec(
             _add_message, _is_done, write=_write_answer, text_whole=False, text_streamed=False
         ),
-        "api.generate": ModelAnswerCodec(_add_message, _is_done, layout=BodyLayout(("prompt",), ("system",))),
+        "api.generate": ModelAnswerCodec(_add_message, _is_done, layout=RequestBodyLayout(("prompt",), ("system",))),
         **dict.fromkeys(("api.pull", "api.push", "api.create"), _TASK),
     },
     lambda _status, _code, message: ((), {"error": message}),  # of an object, JavaScript shows "[object Object]"

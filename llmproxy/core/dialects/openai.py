@@ -9,13 +9,13 @@ from typing import Any
 from llmproxy.core.dialects import messages
 from llmproxy.core.dialects.answer_writing import SSE, WHOLE, build_event_type_predicate, drop_none, dump_json, sse
 from llmproxy.core.dialects.dialect_table import (
-    BodyLayout,
-    DialectComposer,
     InjectedErrorParameters,
     Json,
     ModelAnswerCodec,
     ParsedRequestToAnswer,
     ProviderApiDialect,
+    ProviderRequestAndAnswerWriter,
+    RequestBodyLayout,
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
@@ -61,7 +61,7 @@ def _read_writer_completion(draft: Draft, value: dict[str, Any]) -> None:
     draft.add_text(value.get("value"))
 
 
-def build_tool_call(n: int, call: messages.ToolCall) -> Json:
+def build_openai_tool_call_json(n: int, call: messages.ToolCall) -> Json:
     return {
         "id": call.id or f"call_{n}",
         "type": "function",
@@ -70,7 +70,7 @@ def build_tool_call(n: int, call: messages.ToolCall) -> Json:
 
 
 def _build_message(message: Message) -> Json:
-    calls = [build_tool_call(n, call) for n, call in enumerate(message.tool_calls)]
+    calls = [build_openai_tool_call_json(n, call) for n, call in enumerate(message.tool_calls)]
     return drop_none(
         role=message.role,
         content=message.text or (None if calls else ""),
@@ -114,7 +114,7 @@ def _build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     if said.message.text:
         events.append(chunk({"refusal" if said.finish == "refusal" else "content": said.message.text}))
     for n, call in enumerate(said.message.tool_calls):
-        events.append(chunk({"tool_calls": [{"index": n, **build_tool_call(n, call)}]}))
+        events.append(chunk({"tool_calls": [{"index": n, **build_openai_tool_call_json(n, call)}]}))
     return [*events, chunk({}, said.why), ("", "[DONE]")]
 
 
@@ -128,7 +128,7 @@ def _write_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Head
     return SSE, [sse([event]) for event in events]
 
 
-def write_error(_status: int, code: str, message: str) -> tuple[Headers, object]:
+def build_openai_proxy_error(_status: int, code: str, message: str) -> tuple[Headers, object]:
     return (), {"error": {"message": message, "type": code, "param": None, "code": code}}
 
 
@@ -155,8 +155,8 @@ def build_openai_stream_error_event(_number: int) -> tuple[str, Json]:
     return "", {"error": {"message": FAILED, "type": "server_error", "param": None, "code": None}}
 
 
-_LAYOUT = BodyLayout(tools=("tools", "functions"))
-_PROMPT = BodyLayout(("prompt", "inputs"))
+_LAYOUT = RequestBodyLayout(tools=("tools", "functions"))
+_PROMPT = RequestBodyLayout(("prompt", "inputs"))
 _CHAT = ModelAnswerCodec(decode_chat_completion, done=True, write=_write_answer, layout=_LAYOUT)
 
 
@@ -193,7 +193,7 @@ def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: ob
         draft.unknown[kind or "an item without a type"] = None
         return
     draft.add_result(messages.read_tool_result_block(item))
-    if (asks := messages.find_tool_call_format_of_block(item)) is None:
+    if (asks := messages.find_tool_call_format_by_type(item)) is None:
         return
     name = asks.read_tool_name(item)
     call_id = item.get("call_id") or item.get("id")
@@ -307,7 +307,10 @@ def _build_item_events(index: int, item: Json) -> list[tuple[str, Json]]:
 
 _ERROR: Json = {"type": "error", "code": "server_error", "message": FAILED, "param": None}
 _THREAD = ModelAnswerCodec(
-    _add_assistant_message_delta, done=True, below=True, layout=BodyLayout(("messages", "content"), ("instructions",))
+    _add_assistant_message_delta,
+    done=True,
+    below=True,
+    layout=RequestBodyLayout(("messages", "content"), ("instructions",)),
 )
 
 DIALECT = ProviderApiDialect(
@@ -329,15 +332,15 @@ DIALECT = ProviderApiDialect(
             build_event_type_predicate(
                 "response.completed", "response.incomplete", "response.failed", "response.cancelled"
             ),
-            below=True, write=_write_response, layout=BodyLayout(("input",), ("instructions",)),
+            below=True, write=_write_response, layout=RequestBodyLayout(("input",), ("instructions",)),
             error_event=lambda number: ("error", _ERROR | {"sequence_number": number}),
         ),
         "realtime": ModelAnswerCodec(_add_realtime),
         "threads": _THREAD,
         "threads.runs": replace(_THREAD, makes_ids=True),
     },
-    write_error, build_openai_error_body, build_openai_stream_error_event, reasoning_apart=True,
-    speaker=DialectComposer(
+    build_openai_proxy_error, build_openai_error_body, build_openai_stream_error_event, reasoning_apart=True,
+    speaker=ProviderRequestAndAnswerWriter(
         _build_request, _build_answer, _build_stream_events,
         lambda error, _status: {"error": {"message": "", "type": None, "param": None, "code": None} | error},
     ),

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 from llmproxy.core.dialects.dialect_table import find_stream_end_codec
 from llmproxy.core.providers.provider_table import MCP_PREFIX
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Chunk, Ending
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_json_of_websocket_side
 from llmproxy.lazy_regex import late
@@ -352,14 +352,14 @@ def parse_events_cached(content_type: str, body: bytes) -> Iterable[object]:
 
 
 def _read_shortened(document: bytes) -> Any:
-    return parse_json(
+    return parse_json_or_none(
         shorten_json_strings_and_lists(document) if is_body_too_big_to_parse_whole(document) else document
     )
 
 
 def iter_stream_events(content_type: str, body: bytes, *, shortened: bool = True) -> Iterator[object]:
     """Yield the JSON values of a stream; `shortened`: long ones by `shorten_json_strings_and_lists`. Never raises."""
-    read = _read_shortened if shortened else parse_json
+    read = _read_shortened if shortened else parse_json_or_none
     if content_type.startswith(CONTENT_TYPE):  # a recorded WebSocket
         yield from list_json_of_websocket_side(body, "server")
         return
@@ -371,7 +371,7 @@ def iter_stream_events(content_type: str, body: bytes, *, shortened: bool = True
     elif kind == "aws":
         values = _aws_events(body, read)
     elif kind == "array":
-        whole = None if shortened and is_body_too_big_to_parse_whole(body) else parse_json(body)
+        whole = None if shortened and is_body_too_big_to_parse_whole(body) else parse_json_or_none(body)
         values = whole if isinstance(whole, list) else map(read, split_json_array(body))
     else:
         values = [read(body)]
@@ -510,7 +510,7 @@ def split_body_into_json_values(content_type: str, body: bytes) -> list[JsonValu
 
 def _json_part(body: bytes, start: int, end: int) -> JsonValueSpanInBody | None:
     data = body[start:end]
-    if not isinstance(value := parse_json(data), (dict, list)):
+    if not isinstance(value := parse_json_or_none(data), (dict, list)):
         return None
     return JsonValueSpanInBody(start, end, value, lambda new: write_json_like(new, like=data))
 

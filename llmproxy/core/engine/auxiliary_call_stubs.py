@@ -12,7 +12,7 @@ from typing import override
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import build_host_refused_error, refuse_if_unsendable
-from llmproxy.core.providers.stubs import METADATA, NOWHERE, RequestForStub, Stub, parse_query_and_body
+from llmproxy.core.providers.stubs import METADATA, NOWHERE, RequestAnsweredByStub, Stub, parse_query_and_body
 from llmproxy.core.sessions.call_interceptor import MissReason, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
@@ -80,7 +80,7 @@ class StubInterceptor(SessionCallInterceptor[Exchange]):
                 return True
         return False
 
-    def _answer_with_stub(self, call: Exchange, stub: Stub, asked: RequestForStub) -> bool:
+    def _answer_with_stub(self, call: Exchange, stub: Stub, asked: RequestAnsweredByStub) -> bool:
         if (made := stub.answer(asked)) is None:
             return False
         call.decision, call.answer.made, call.note = Decision.REPLAY, made, f"{stub.name}: {stub.why}"
@@ -88,7 +88,7 @@ class StubInterceptor(SessionCallInterceptor[Exchange]):
         call.state.put(stub)
         return True
 
-    def _describe_request_for_stubs(self, call: Exchange, body: bytes) -> RequestForStub:
+    def _describe_request_for_stubs(self, call: Exchange, body: bytes) -> RequestAnsweredByStub:
         where, place, headers = call.route, call.place, call.request.headers
         host = header(headers, "host") or ""
         by_base_url = bool(place.prefix) or not where.upstream.endswith(f"//{host}")
@@ -99,7 +99,7 @@ class StubInterceptor(SessionCallInterceptor[Exchange]):
             names = (row.model for row in rows if row.provider == where.provider.name and row.operation != "models")
             models = tuple(dict.fromkeys(name for name in names if name))
         path, said = where.target.partition("?")[0], parse_query_and_body(where.target, headers, body)
-        return RequestForStub(path, said, origin, self._state.now(), where.model, models)
+        return RequestAnsweredByStub(path, said, origin, self._state.now(), where.model, models)
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:

@@ -18,9 +18,9 @@ from llmproxy.amount_formatting import name_some
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.bindings import (
     Bindings,
-    Fit,
     MisfitReason,
     Mismatch,
+    RequestMatch,
     RunVariable,
     VolatileField,
     build_value_independent_key,
@@ -94,7 +94,7 @@ _Index = dict[str, dict[Key, list[int]]]
 class BoundRecording:
     key: Key
     slots: tuple[RecordingHead, ...]
-    fit: Fit
+    fit: RequestMatch
     table: Bindings
 
 
@@ -456,7 +456,7 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
             bound.untouched.add(slot.id)
             return None
         renamed = (each.name for each in bound.known if each.recorded != each.present)
-        return BoundAnswer(result, Fit(tuple(sorted({*table.limited_to_run_paths.changed, *renamed})), ()))
+        return BoundAnswer(result, RequestMatch(tuple(sorted({*table.limited_to_run_paths.changed, *renamed})), ()))
 
 
 class BindingFeature(Feature):

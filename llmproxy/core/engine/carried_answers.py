@@ -38,7 +38,7 @@ from llmproxy.core.changes.recordings_by_position import (
 from llmproxy.core.changes.request_diff import ReadVolatile, diff_requests
 from llmproxy.core.changes.request_parsing import RequestInSegments, list_history_call_ids
 from llmproxy.core.changes.segment_change import CarriedAnswerAttempt, CarriedAnswerRefusal, Change, RefusalReason
-from llmproxy.core.dialects.conversation import read_response_message
+from llmproxy.core.dialects.conversation import parse_model_response_message
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.bound_hits import BindingInterceptor
@@ -61,7 +61,7 @@ from llmproxy.core.store.queries import (
     read_interaction_summary,
 )
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.canonical_json import dump, parse_json
+from llmproxy.core.traffic.canonical_json import dump, parse_json_or_none
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, header
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import CARRIED_HEADER, OFFLINE, THREAD_FIELD, Channel, Decision, Mode, ReplayablePolicy
@@ -319,14 +319,14 @@ def find_recordings_equated_by_change(
 
 
 def _read_history_call_ids(canonical: Canonical, body: bytes) -> list[str]:
-    return list_history_call_ids(canonical.operation, parse_json(body)) if canonical.kind == "json" else []
+    return list_history_call_ids(canonical.operation, parse_json_or_none(body)) if canonical.kind == "json" else []
 
 
 def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
     response = each.response
     if not is_success(response.status) or response.ending is not Ending.COMPLETE:
         return None
-    return read_response_message(canonical.operation, response)
+    return parse_model_response_message(canonical.operation, response)
 
 
 def _rewrite_carried_answer(call: Exchange, looked: CarriedAnswerOutcome, response: Response) -> Response | Mismatch:

@@ -44,7 +44,7 @@ from llmproxy.core.secrets.secret_kinds import SECRET_HEADER
 from llmproxy.core.sessions.call_interceptor import ClientEnds, Decided, Lookup, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import PartyKey, Session
-from llmproxy.core.store.queries import list_call_times
+from llmproxy.core.store.queries import list_recorded_call_times
 from llmproxy.core.store.reader import RecordingHead, is_complete_replayable_response
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Interaction, header
@@ -432,7 +432,9 @@ class EndOrderFeature(Feature):
     def on_replay_begin(self, session: Session, store: Store) -> None:
         if not (patience := self.parts.state.config.order_wait):
             return
-        calls = list(starmap(RecordedCallBeginAndEnd, list_call_times(store, session.cassette, session.sample)))
+        calls = list(
+            starmap(RecordedCallBeginAndEnd, list_recorded_call_times(store, session.cassette, session.sample))
+        )
         if group_concurrent(calls):
             calls = infer_answer_read_times(calls, build_answer_quote_finder(store))
             if groups := group_concurrent(calls):

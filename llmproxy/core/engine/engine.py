@@ -25,7 +25,7 @@ from llmproxy.core.engine.forking import ForkFeature
 from llmproxy.core.engine.mcp_playback import McpPlaybackFeature
 from llmproxy.core.engine.partly_live_sessions import SessionFeatureMixingLiveAndReplay
 from llmproxy.core.engine.recording_and_accounting import (
-    EndedCallRecorder,
+    CallJournalAndUsageRecorder,
     InteractionFromExchangeBuilder,
     RecordingStoreWriter,
 )
@@ -67,7 +67,7 @@ FEATURES: tuple[type[Feature], ...] = (
 
 
 @dataclass(frozen=True)
-class ProxyEngineComponentClasses:
+class EngineComponentClasses:
     """The replaceable parts of an engine; a test can inject a broken one."""
 
     dispatcher: type[RequestRouteResolver] = RequestRouteResolver
@@ -76,11 +76,11 @@ class ProxyEngineComponentClasses:
     misses: type[MissExplainer] = MissExplainer
     answering: type[AnswerSendingPlanner] = AnswerSendingPlanner
     writer: type[RecordingStoreWriter] = RecordingStoreWriter
-    accounting: type[EndedCallRecorder] = EndedCallRecorder
+    accounting: type[CallJournalAndUsageRecorder] = CallJournalAndUsageRecorder
 
 
 class Engine:
-    parts = ProxyEngineComponentClasses()
+    parts = EngineComponentClasses()
 
     def __init__(
         self, config: EngineConfig, *, redactor: Redactor, journal: CallDecisionJournalWriter, now: Callable[[], float],

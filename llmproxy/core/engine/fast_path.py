@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from llmproxy.calls_and_totals import Call, Totals
 from llmproxy.core.engine.engine_state import EngineState
-from llmproxy.core.engine.recording_and_accounting import EndedCallRecorder
+from llmproxy.core.engine.recording_and_accounting import CallJournalAndUsageRecorder
 from llmproxy.core.engine.request_stages import (
     choose_exhausted_rule,
     decide,
@@ -76,7 +76,7 @@ class CachedRequest:
 
 
 class FastPath:
-    def __init__(self, state: EngineState, accounting: EndedCallRecorder) -> None:
+    def __init__(self, state: EngineState, accounting: CallJournalAndUsageRecorder) -> None:
         self._state, self._accounting = state, accounting
         self._asked: dict[tuple[int, bytes], CachedRequest] = {}
         self._kept = 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from llmproxy.core.engine.engine_state import EngineState
-from llmproxy.core.engine.recording_and_accounting import EndedCallRecorder, InteractionFromExchangeBuilder
+from llmproxy.core.engine.recording_and_accounting import CallJournalAndUsageRecorder, InteractionFromExchangeBuilder
 from llmproxy.core.engine.request_identification import KeyDeriver
 from llmproxy.core.engine.request_stages import MissExplainer
-from llmproxy.core.sessions.session import SessionFeature
+from llmproxy.core.sessions.session import SessionInterceptorFactory
 
 
 class EngineParts(NamedTuple):
@@ -16,9 +16,9 @@ class EngineParts(NamedTuple):
     keying: KeyDeriver
     builder: InteractionFromExchangeBuilder
     misses: MissExplainer
-    accounting: EndedCallRecorder
+    accounting: CallJournalAndUsageRecorder
 
 
-class Feature(SessionFeature):
+class Feature(SessionInterceptorFactory):
     def __init__(self, parts: EngineParts) -> None:
         self.parts = parts

@@ -32,7 +32,7 @@ from llmproxy.core.sessions.call_interceptor import Decided, Lookup, MissReason,
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session, SessionInUse
 from llmproxy.core.traffic.body_decoding import decode_body
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Interaction, Response, Usage, header, remove_headers
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode
@@ -156,7 +156,7 @@ class ForkState:
 
     def learn_tool_calls(self, answered: Interaction) -> None:
         """Number the calls of an answer within its conversation, whose history the provider may keep."""
-        said, asked = parse_answer_as_message(answered), as_dict(parse_json(answered.request.body))
+        said, asked = parse_answer_as_message(answered), as_dict(parse_json_or_none(answered.request.body))
         before = next((str(asked[name]) for name in _HISTORIES if asked.get(name)), "")
         counts = Counter(self._counts.get(before))
         for each in said.tool_calls if said is not None else ():

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from llmproxy.core.bindings import (
     Bindings,
-    Fit,
     IdPairs,
     MatchedMessageCache,
     Mismatch,
+    RequestMatch,
     VolatileField,
     build_value_independent_key,
     deserialize_run_variables,
@@ -26,7 +26,7 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.volatile_learning import LearnedField, infer_volatile_fields_from_pair
 from llmproxy.core.bindings.volatile_result_fields import load_builtin_volatile_fields
 from llmproxy.core.cassettes.anonymized_export import put_bound_values_in_interaction
-from llmproxy.core.dialects.conversation import read_response_message
+from llmproxy.core.dialects.conversation import parse_model_response_message
 from llmproxy.core.keys.normalize import Canonical, canonicalize_request
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonicalize_stored, derive_route_of_recording, read_volatile_fields
@@ -100,7 +100,7 @@ def find_pairs_equal_up_to_volatiles(
                     tables[which] = _build_bindings(recorded.row, present.row, fields), MatchedMessageCache()
                 table, fitted = tables[which]
                 fit = match_requests_with_bindings(table, recorded.canonical.tree, present.canonical.tree, None, fitted)
-                if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
+                if isinstance(fit, RequestMatch) and (guilty := names & set(fit.names)):
                     one, other = recorded.row, present.row
                     answer = rewrite_answer(table, fit, one.response)
                     told = None if isinstance(answer, Mismatch) else _read_comparable_answer(one, answer)
@@ -135,7 +135,7 @@ def _build_bindings(recorded: Interaction, present: Interaction, fields: Sequenc
 def _read_comparable_answer(row: Interaction, response: Response | None = None) -> object:
     """Return an answer's text and tool calls, without ids and times that differ between any two answers."""
     response = response or row.response
-    if (found := read_response_message(row.operation, response)) is None:
+    if (found := parse_model_response_message(row.operation, response)) is None:
         return response.body
     return found.text, [(call.name, call.arguments) for call in found.tool_calls]
 
@@ -169,7 +169,7 @@ def rewrite_recordings_to_new_run(
             if n in used or canonical is None:
                 continue
             fit = match_requests_with_bindings(_build_bindings(one, other, fields), canonical.tree, theirs.tree, known)
-            if not isinstance(fit, Fit):
+            if not isinstance(fit, RequestMatch):
                 continue
             if (found := _rewrite_recording_as_newer(one, other, fields, fit, known)) is not None:
                 used.add(n)
@@ -184,7 +184,7 @@ def rewrite_recordings_to_new_run(
 
 def match_recording_to_other_request(
     one: Interaction, other: Interaction, fields: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
-) -> Fit | Mismatch | None:
+) -> RequestMatch | Mismatch | None:
     """Return whether the first would answer the second under its run variables; None for requests that are no JSON."""
     mine, theirs = _canonicalize_request(one, rules, upstreams), _canonicalize_request(other, rules, upstreams)
     if mine is None or theirs is None:
@@ -193,7 +193,7 @@ def match_recording_to_other_request(
 
 
 def _rewrite_recording_as_newer(
-    one: Interaction, other: Interaction, fields: Sequence[VolatileField], fit: Fit, known: IdPairs
+    one: Interaction, other: Interaction, fields: Sequence[VolatileField], fit: RequestMatch, known: IdPairs
 ) -> Interaction | None:
     response = rewrite_answer(_build_bindings(one, other, fields), fit, one.response, known)
     if isinstance(response, Mismatch):

@@ -34,7 +34,7 @@ from llmproxy.core.sessions.exchange import Exchange, TelemetryDiscardedInReplay
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Chunk, Ending, Key, Response
 from llmproxy.protocol import Channel, Decision
 
@@ -66,7 +66,7 @@ class McpClientReply:
 
 
 def _read_request_id(body: bytes | None) -> str:
-    value = parse_json(body or b"null")
+    value = parse_json_or_none(body or b"null")
     return json.dumps(value.get("id")) if isinstance(value, dict) else ""
 
 

@@ -1,4 +1,4 @@
-"""Sessions with live and recorded channels (`live_or_recorded.PartlyLiveSession`): what differs for a request."""
+"""Sessions with live and recorded channels (`live_or_recorded.SessionWithLiveChannels`): what differs for a request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, override
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.dialects.conversation import read_response_message
+from llmproxy.core.dialects.conversation import parse_model_response_message
 from llmproxy.core.dialects.dialect_table import ERROR_HEADER, build_dialect_error_response, get_miss_status
 from llmproxy.core.dialects.stream_events import split_body_into_json_values
 from llmproxy.core.engine.fault_injection import FaultInterceptor
@@ -26,8 +26,8 @@ from llmproxy.core.mixed_live_replay import (
     TOOLS,
     ChangeCountsAtRecordedToolCalls,
     ChosenRecording,
-    MixedLiveReplaySettings,
-    PartlyLiveSession,
+    LiveChannelSettings,
+    SessionWithLiveChannels,
     count_state_changes_before_calls,
     format_call_display_name,
     is_model_request,
@@ -71,7 +71,7 @@ class _AnswerInParts(NamedTuple):
 class MixedLiveReplayInterceptor(SessionCallInterceptor[Exchange]):
     reads_answers = True
 
-    def __init__(self, parts: EngineParts, session: Session, live: MixedLiveReplaySettings) -> None:
+    def __init__(self, parts: EngineParts, session: Session, live: LiveChannelSettings) -> None:
         """Begin the child cassette. Raises NoRecordingsToServe."""
         self._parts, self._session = parts, session
         self._in_parts: dict[int, _AnswerInParts] = {}
@@ -86,7 +86,7 @@ class MixedLiveReplayInterceptor(SessionCallInterceptor[Exchange]):
                 " so there is nothing to serve beside live channels."
             )
             raise NoRecordingsToServe(msg, hint="Record it first, with its tools.")
-        self.live_session = PartlyLiveSession(live, parent, "")
+        self.live_session = SessionWithLiveChannels(live, parent, "")
         self._begin_child_cassette()
         session.cassette, session.sample = parent
 
@@ -285,7 +285,7 @@ class MixedLiveReplayInterceptor(SessionCallInterceptor[Exchange]):
     def _record_requested_tools(self, call: Exchange, response: Response) -> None:
         if call.channel is not Channel.LLM or call.party != AGENT:
             return
-        if (message := read_response_message(call.operation, response)) is not None:
+        if (message := parse_model_response_message(call.operation, response)) is not None:
             self.live_session.announced = message.tool_calls
 
 
@@ -321,8 +321,8 @@ class SessionFeatureMixingLiveAndReplay(Feature):
             asked = store.list_summaries(session.cassette, session.sample, channel=Channel.LLM)
             session.first = next(((row.party, row.key) for row in asked), None)
 
-    def _choose_channels(self, mode: Mode, asked: Mapping[str, Any]) -> MixedLiveReplaySettings | None:
-        given: MixedLiveReplaySettings | None = asked.get("live")
+    def _choose_channels(self, mode: Mode, asked: Mapping[str, Any]) -> LiveChannelSettings | None:
+        given: LiveChannelSettings | None = asked.get("live")
         chosen = given if given is not None else self.parts.state.config.live if mode in OFFLINE else None
         return chosen if chosen is not None and chosen.channels else None
 
@@ -348,7 +348,9 @@ def _name_call(exchange: Exchange) -> str:
     return format_call_display_name(exchange.operation, route.provider.name, exchange.method, route.target)
 
 
-def _build_recorded_tool_sequence(live_session: PartlyLiveSession, store: Store) -> ChangeCountsAtRecordedToolCalls:
+def _build_recorded_tool_sequence(
+    live_session: SessionWithLiveChannels, store: Store
+) -> ChangeCountsAtRecordedToolCalls:
     rows = [row for row in store.list_summaries(*live_session.parent) if row.channel is not Channel.LLM]
     rows = [row for row in rows if not _is_refusal(store, row.id)]
     reading = _list_read_only_tools(store, rows)
@@ -383,7 +385,7 @@ def _dump_mcp_answer_without_id(store: Store, id_: int) -> str:
     return json.dumps([response.status, bare], sort_keys=True)
 
 
-def _are_requested_by_model(live_session: PartlyLiveSession, store: Store, ids: Sequence[int]) -> bool:
+def _are_requested_by_model(live_session: SessionWithLiveChannels, store: Store, ids: Sequence[int]) -> bool:
     left = list(live_session.announced)
     for id_ in ids:
         request = store.load(id_).request.body

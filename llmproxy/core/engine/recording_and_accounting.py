@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from llmproxy.calls_and_totals import Call, RefusalBeforeSession
+from llmproxy.calls_and_totals import Call, RequestRefusedWithoutSession
 from llmproxy.core.dialects.conversation import list_server_made_ids
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_named_in_answer, read_usage
 from llmproxy.core.engine.engine_state import TEXT, EngineState
@@ -260,12 +260,12 @@ STRAYS, LONGEST_STRAY = 200, 200
 """Maximum refused requests that are kept, and characters of each target."""
 
 
-class EndedCallRecorder:
+class CallJournalAndUsageRecorder:
     def __init__(self, state: EngineState) -> None:
         self._state = state
         self.prices = RecordingUsageAndCostCache()
         self._targets: dict[str, tuple[str, int, bool]] = {}
-        self.strays: deque[RefusalBeforeSession] = deque(maxlen=STRAYS)
+        self.strays: deque[RequestRefusedWithoutSession] = deque(maxlen=STRAYS)
         """The last requests that were refused before a session was found."""
 
     def record_end(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Call:
@@ -316,5 +316,5 @@ class EndedCallRecorder:
         self._state.journal.record_call(call)
         text = remove_program_prefix(self._state.redactor.text(str(error))).replace("\n", " ")
         asked = method[:LONGEST_STRAY], call.target[:LONGEST_STRAY]
-        self.strays.append(RefusalBeforeSession(call.at, *asked, status, text[: 2 * LONGEST_STRAY]))
+        self.strays.append(RequestRefusedWithoutSession(call.at, *asked, status, text[: 2 * LONGEST_STRAY]))
         return call

@@ -37,10 +37,10 @@ from llmproxy.core.store.queries import (
     has_answers_abandoned_by_client,
     read_interaction_summary,
 )
-from llmproxy.core.store.reader import Place, RecordingHead, RequestKeyChange
+from llmproxy.core.store.reader import Place, RecordingHead, RecordingKeyUpdate
 from llmproxy.core.store.row_conversion import to_sql
 from llmproxy.core.store.store import UNFINISHED, Store
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key
 from llmproxy.core.traffic.response_plan import AnswerSendingPlan
 from llmproxy.errors import LLMProxyError, RefusedError
@@ -132,7 +132,7 @@ class CostMeter:
         """Reserve the maximum cost of a call with `prompt` tokens. Return an empty text, or why it may not be sent."""
         if self.most is None:
             return ""
-        model, tree = call.identity.model, parse_json(body)
+        model, tree = call.identity.model, parse_json_or_none(body)
         cost = compute_max_call_cost(call.route.provider.name, model, prompt, tree if isinstance(tree, dict) else {})
         if cost is None:
             what = f"what {model or call.operation} costs at the most"
@@ -215,7 +215,7 @@ LEAVING = 1_000_000
 _HOLDER = "llmproxy, late"
 
 
-class AbandonedAnswerReplayer(SessionCallInterceptor[Exchange]):
+class PartlyRecordedAnswerInterceptor(SessionCallInterceptor[Exchange]):
     """Serves answers that their client abandoned, in sessions that may write, as far as they were recorded.
 
     Leaving once may be an interrupt or a timeout; twice is the agent's habit (`core.store.reader.was_abandoned_twice`).
@@ -256,7 +256,7 @@ class AbandonedAnswerReplayer(SessionCallInterceptor[Exchange]):
             try:
                 store.begin_writing(*place, exclusive=True, holder=_HOLDER, anew=False)
                 try:
-                    store.rekey_recordings([RequestKeyChange(mine.id, mine.key, mine.key, turn, mine.rules)])
+                    store.rekey_recordings([RecordingKeyUpdate(mine.id, mine.key, mine.key, turn, mine.rules)])
                 finally:
                     store.end_writing(*place, _HOLDER, clean=False)
             except LLMProxyError as why:
@@ -270,13 +270,13 @@ def _is_abandoned(call: Exchange) -> bool:
 
 
 class AbandonedRecordingFeature(Feature):
-    kind = AbandonedAnswerReplayer
+    kind = PartlyRecordedAnswerInterceptor
 
     @override
     def on_replay_begin(self, session: Session, store: Store) -> None:
         place = session.cassette, session.sample
         if session.settings.mode.policy.writes and has_answers_abandoned_by_client(store, *place):
-            self.parts.state.sessions.add_interceptor_to_session(session, AbandonedAnswerReplayer(self.parts))
+            self.parts.state.sessions.add_interceptor_to_session(session, PartlyRecordedAnswerInterceptor(self.parts))
 
 
 STAGED = "@new"

@@ -36,7 +36,7 @@ from llmproxy.core.providers import stubs
 from llmproxy.core.providers.provider_table import (
     HTTP_PREFIX,
     Family,
-    build_http_service_name,
+    build_http_provider_name_and_url,
     find_host_in_path,
     get_call_channel,
 )
@@ -60,7 +60,7 @@ from llmproxy.core.sessions.exchange import EngineConfig, Exchange, RoutedReques
 from llmproxy.core.sessions.session import Session, Sessions, parse_party_header
 from llmproxy.core.store.row_conversion import decode_sql_text, decode_stored_headers_json
 from llmproxy.core.traffic.body_decoding import decode_body
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import (
     Headers,
     Request,
@@ -144,7 +144,7 @@ class RequestRouteResolver:
         may_be = known or method == "HEAD" or stubs.WELL_KNOWN in where.target
         if not (may_be or self._config.stubs or where.provider.name.startswith(HTTP_PREFIX)):
             return ()
-        return stubs.find_stubs(self._stubs, where, method, headers)
+        return stubs.find_stubs_matching_request(self._stubs, where, method, headers)
 
     def may_host_be_stubbed(self, host: str, *, offline: bool) -> bool:
         """Return whether a host that is out of scope may get auxiliary calls, which are intercepted."""
@@ -159,7 +159,7 @@ class RequestRouteResolver:
 
     def _strip_and_fingerprint_headers(self, headers: Headers, where: RoutedRequest) -> Headers:
         kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
-        if not where.known and (said := head_rules.fingerprint_unstored_fields(kept, SecretFingerprintCache().digest)):
+        if not where.known and (said := head_rules.fingerprint_unstored_headers(kept, SecretFingerprintCache().digest)):
             kept = (*kept, (head_rules.SAID_HEADER, said))
         if not self._config.match_credential:
             return kept
@@ -190,7 +190,7 @@ class RequestRouteResolver:
                 found = route(f"/{found.provider.name}{found.target}", headers, upstreams)
             return found, True
         if host_matches(recorded, name) or self.may_host_be_stubbed(name, offline=True):
-            provider, url = build_http_service_name(scheme, name, port)
+            provider, url = build_http_provider_name_and_url(scheme, name, port)
             found, ours = route_by_host(*host, target, {provider: url}), host_matches(recorded, name)
             if found is not None and (ours or self._find_stubs_for_head(found, method, headers)):
                 return found, ours
@@ -266,7 +266,7 @@ def fingerprint_credential(headers: Headers, target: str, secret: bytes, *, know
 def compute_body_credential_hash(body: bytes, store: Path) -> str:
     if b"authorization" not in body:
         return ""
-    tree = parse_json(body)
+    tree = parse_json_or_none(body)
     found = [text for path in CONNECTORS for text in iter_texts_at_path(tree, path.split("."))]
     return "connectors " + _digest_secret("\n".join(found), load_credential_hash_secret(store)) if found else ""
 
@@ -369,7 +369,7 @@ class KeyDeriver:
         self, exchange: Exchange, body: bytes, known: CachedKeyEntry, seen: Canonical | None
     ) -> tuple[CachedKeyEntry, Canonical | None]:
         where, changes = exchange.route, exchange.session.position.changes
-        tree = parse_json(exchange.request.data) if where.row.changes and known.refs else None
+        tree = parse_json_or_none(exchange.request.data) if where.row.changes and known.refs else None
         change = None
         if exchange.place.changes or where.row.changes:
             change = predict_request_effect_on_provider(where, exchange.method, known.key, known.refs, tree)

@@ -38,9 +38,9 @@ from llmproxy.core.traffic.response_plan import (
     AnswerSendingPlan,
     FramingTraits,
     StreamedResponseHead,
+    build_stream_response_head,
     find_redirect_host_past_proxy,
-    plan_stream_head,
-    schedule_response,
+    plan_response_sending,
 )
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, ReplayablePolicy
@@ -389,14 +389,14 @@ class AnswerSendingPlanner:
         slot, store = exchange.slot, self._state.stores.opened
         speed, now = exchange.session.settings.speed, self._state.now()
         if slot is None or store is None:
-            return schedule_response(self.serve_recorded(exchange), client, speed=0, now=now, extra=extra)
+            return plan_response_sending(self.serve_recorded(exchange), client, speed=0, now=now, extra=extra)
         looked_at = exchange.answer.made is not None or any(each.reads_answers for each in exchange.interceptors)
         if speed or looked_at or exchange.answer.held or slot.status in REDIRECTS:
             answer = self.serve_recorded(exchange)
             if (host := find_redirect_host_past_proxy(answer.headers)) is not None:
                 exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
             prefix, timed = exchange.place.prefix, exchange.answer.held and answer.chunked
-            laid = schedule_response(answer, client, speed=speed, now=now, extra=extra, prefix=prefix, timed=timed)
+            laid = plan_response_sending(answer, client, speed=speed, now=now, extra=extra, prefix=prefix, timed=timed)
             return self._apply_plan_hooks(exchange, laid)
         sent = self._state.plans.get(slot.id, client, now=now, extra=extra, read=store.response)
         self._record_served(exchange, slot)
@@ -431,7 +431,7 @@ class AnswerSendingPlanner:
         if (playback := self.get_playback(exchange)) is None or client.method == "HEAD":
             return None
         extra = (*extra, *exchange.answer.told)
-        return playback, plan_stream_head(playback.response, client, now=self._state.now(), extra=extra)
+        return playback, build_stream_response_head(playback.response, client, now=self._state.now(), extra=extra)
 
     @staticmethod
     def list_jobs_after_sending(exchange: Exchange) -> list[Callable[[], None]]:
@@ -444,7 +444,7 @@ class AnswerSendingPlanner:
         if made is not None:
             said = "fault" if exchange.decision is Decision.FAULT else "passed"
             more, now, prefix = (*exchange.answer.told, *extra), self._state.now(), exchange.place.prefix
-            laid = schedule_response(made, client, speed=1, now=now, extra=more, prefix=prefix, said=said)
+            laid = plan_response_sending(made, client, speed=1, now=now, extra=more, prefix=prefix, said=said)
         return self._apply_plan_hooks(exchange, laid)
 
     @staticmethod

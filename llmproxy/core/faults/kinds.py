@@ -24,13 +24,13 @@ from llmproxy.core.dialects.answer_writing import (
     has_tool_arguments_as_text,
     sse,
 )
-from llmproxy.core.dialects.conversation import read_response_message
+from llmproxy.core.dialects.conversation import parse_model_response_message
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.stream_events import detect_framing, iter_aws_event_frames, write_aws_frame
 from llmproxy.core.dialects.usage_and_cost import COUNT_MEMBERS, read_usage
 from llmproxy.core.faults.rules import CHUNK, FaultCandidateCall, FaultKind, FaultParameter, FaultyAnswer, Values
 from llmproxy.core.mcp_answer_replay import build_mcp_error_answer, parse_jsonrpc_body
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.grpc import build_grpc_failure_headers
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response, remove_headers
 from llmproxy.core.traffic.response_plan import scale_time_by_speed
@@ -248,7 +248,7 @@ def _edit_aws_frame(piece: bytes, edit: Callable[[bytes], bytes]) -> bytes:
         ((headers, payload),) = iter_aws_event_frames(piece)
     except ValueError:
         return piece
-    value = parse_json(payload)
+    value = parse_json_or_none(payload)
     if isinstance(value, dict) and isinstance(value.get("bytes"), str):  # an inner event of the model
         inner = edit(base64.b64decode(value["bytes"]))
         return write_aws_frame(headers, dump_json({**value, "bytes": base64.b64encode(inner).decode()}))
@@ -298,7 +298,7 @@ def _change_answer_json(call: FaultCandidateCall, change: Callable[[Any], Any]) 
     found = []
 
     def edit(text: bytes) -> bytes:
-        value = parse_json(text)
+        value = parse_json_or_none(text)
         if (changed := change(value)) == value:
             return text
         found.append(1)
@@ -326,7 +326,7 @@ def _build_content_kind(name: str, about: str, sound: str, change: _Change) -> F
         answer = call.answer()
         if answer is None or not 200 <= answer.status < 300 or not can_build_provider_answer(call.operation):
             return None
-        said = read_response_message(call.operation, answer)
+        said = parse_model_response_message(call.operation, answer)
         changed = None if said is None else change(said, call)
         if changed is None:
             return None
@@ -372,7 +372,7 @@ def _truncate_arguments(said: Message, call: FaultCandidateCall) -> tuple[Messag
 
 def _drop_last_argument(arguments: str) -> str:
     """Return arguments without the last one, for dialects that send an object, whose text cannot be cut."""
-    value = parse_json(arguments)
+    value = parse_json_or_none(arguments)
     return dump_json(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
 
 

@@ -70,7 +70,7 @@ def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
         msg = "a sweep runs a command many times, with one fault each."
         raise BadFaults(msg, hint="llmproxy run --faults sweep -- COMMAND, or llmproxy test --faults sweep")
     if asked in PRESETS:
-        found = read_faults(parse_faults_yaml_tree(read_fault_preset_text(asked), asked), name=asked)
+        found = read_faults(parse_faults_yaml_text_to_tree(read_fault_preset_text(asked), asked), name=asked)
     elif asked in KINDS or (_KIND_AT.fullmatch(asked) and not _FILE_NAME.search(asked)):
         found = Faults((_parse_rule(asked, asked),), name=asked)
     else:
@@ -109,13 +109,13 @@ def _load_faults_file(asked: str, folder: Path) -> Faults:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadFaults(f"{asked} is no text: byte {error.start} is not UTF-8.", where=FAULTS) from error
-    found = read_faults(parse_faults_yaml_tree(text, asked), name=asked)
+    found = read_faults(parse_faults_yaml_text_to_tree(text, asked), name=asked)
     if not found.rules:
         raise BadFaults(f"{asked} holds no rule, so no call would meet a fault.", hint=_ALL, where=FAULTS)
     return found
 
 
-def parse_faults_yaml_tree(text: str, name: str) -> Json:
+def parse_faults_yaml_text_to_tree(text: str, name: str) -> Json:
     """Parse YAML (or JSON, which is YAML). Raises BadFaults with line and column."""
     from llmproxy.yaml_reader import SuiteProblemsError, parse_single_yaml_document
 

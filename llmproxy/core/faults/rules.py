@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from llmproxy.core.dialects.conversation import read_response_message
+from llmproxy.core.dialects.conversation import parse_model_response_message
 from llmproxy.core.mcp_answer_replay import read_mcp_called_tool
 from llmproxy.core.providers.provider_table import MCP_PREFIX, Family, get_call_channel
 from llmproxy.core.providers.routing import get_operation_dialect
@@ -277,7 +277,7 @@ def get_transport_name_from_provider(provider: str) -> str:
 def list_tools_called_in_exchange(operation: str, request: bytes, answer: Response | None) -> tuple[str, ...]:
     if operation.startswith(MCP_PREFIX):
         return read_mcp_called_tool(request)
-    said = None if answer is None else read_response_message(operation, answer)
+    said = None if answer is None else parse_model_response_message(operation, answer)
     return () if said is None else tuple(call.name for call in (*said.tool_calls, *said.beside))
 
 

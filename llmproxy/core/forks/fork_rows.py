@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from llmproxy.advice import format_llmproxy_command, quote_word
-from llmproxy.core.forks.overrides import AnswerOverrides, parse_tool_and_answer_overrides
+from llmproxy.core.forks.overrides import AnswerOverrides, parse_answer_overrides_from_json
 from llmproxy.core.store import row_conversion
 from llmproxy.core.store.file import leases_and_deletes
 from llmproxy.core.store.reader import Place, StoreReader
 from llmproxy.core.store.row_conversion import decode_sql_text, to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, remove_program_prefix
-from llmproxy.protocol import format_cassette_sample_name
+from llmproxy.protocol import append_sample_number_to_name
 
 _COPIED = ", ".join(name for name in row_conversion.COLUMNS if name not in ("cassette", "sample", "started_at"))
 _COPY = f"""
@@ -65,7 +65,7 @@ class Fork:
 
     def describe_origin(self) -> str:
         where = f" (first at {self.path})" if self.path else ""
-        parent = format_cassette_sample_name(self.parent, self.parent_sample)
+        parent = append_sample_number_to_name(self.parent, self.parent_sample)
         return f"fork of {parent} at request {self.step}: {self.why}{where}"
 
     def was_channel_offline(self, channel: str) -> bool:
@@ -77,7 +77,7 @@ class Fork:
         return {name: value for name, value in told.items() if name != "live"}
 
     def to_member(self) -> dict[str, Any]:
-        """Return the form of a cassette's file, for :func:`parse_fork_from_file`, without default values."""
+        """Return the form of a cassette's file, for :func:`parse_fork_in_cassette_file`, without default values."""
         said = {name: getattr(self, name) for name in _MEMBERS if name != "overrides"}
         if self.overrides:
             said["overrides"] = {name: rows for name, rows in self.overrides.to_json().items() if rows}
@@ -105,7 +105,7 @@ _MOST = 1 << 53
 """Maximum of each number: up to it, YAML, JSON and SQLite agree."""
 
 
-def parse_fork_from_file(cassette: str, tree: Any) -> Fork:
+def parse_fork_in_cassette_file(cassette: str, tree: Any) -> Fork:
     """Return the fork in a cassette's file. Raises ValueError with a description."""
     if not isinstance(tree, dict):
         raise ValueError(f"`fork` is {tree!r}, not a mapping")  # noqa: TRY004 - of a file, not of a caller
@@ -118,7 +118,7 @@ def parse_fork_from_file(cassette: str, tree: Any) -> Fork:
         if not good or (name in _LEAST and not _LEAST[name] <= value <= _MOST):
             raise ValueError(f"`{name}` of `fork` cannot be {value!r}")
     try:
-        overrides = parse_tool_and_answer_overrides(tree.get("overrides"))
+        overrides = parse_answer_overrides_from_json(tree.get("overrides"))
     except SettingsError as error:
         raise ValueError(f"`fork`: {remove_program_prefix(error).removesuffix('.')}") from error
     return Fork(**tree | {"cassette": cassette, "overrides": overrides})
@@ -156,7 +156,7 @@ def _query_forks(store: StoreReader, rest: str, values: tuple[object, ...]) -> I
         yield Fork(
             decode_sql_text(cassette), decode_sql_text(parent), step, decode_sql_text(why), sample, parent_sample,
             shared, None if path is None else decode_sql_text(path),
-            parse_tool_and_answer_overrides(json.loads(overrides)), created_at, decode_sql_text(live),
+            parse_answer_overrides_from_json(json.loads(overrides)), created_at, decode_sql_text(live),
         )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, convert_entry_to_messages
-from llmproxy.core.traffic.canonical_json import is_equal_json, parse_json
+from llmproxy.core.traffic.canonical_json import is_equal_json, parse_json_or_none
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, RefusedError, SettingsError, remove_program_prefix
 from llmproxy.lazy_regex import late
@@ -41,7 +41,7 @@ class OverrideNeedsCallArgumentsError(RefusedError):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolOverride:
+class ToolResultOverride:
     tool: str
     text: str
     """Result for the model, as typed."""
@@ -62,13 +62,13 @@ class ToolOverride:
                 f"whether {self.name_as_typed} is for it.",
                 hint="Override it by the number of the call, or for every call.",
             )
-        given = parse_json(arguments)
+        given = parse_json_or_none(arguments)
         return isinstance(given, dict) and all(n in given and is_equal_json(given[n], v) for n, v in self.when.items())
 
     @property
     def parsed_value(self) -> Json:
         """The result as a value if it is an object or a list, else the text; for dialects without texts."""
-        value = parse_json(self.text) if self.text.lstrip()[:1] in ("{", "[") else None
+        value = parse_json_or_none(self.text) if self.text.lstrip()[:1] in ("{", "[") else None
         return self.text if value is None else value
 
     @property
@@ -83,14 +83,14 @@ class ToolOverride:
 
 @dataclass(frozen=True, slots=True)
 class AnswerOverrides:
-    tools: tuple[ToolOverride, ...] = ()
+    tools: tuple[ToolResultOverride, ...] = ()
     answers: Mapping[int, Message] = field(default_factory=dict)
     """Answers by number of the agent's call to the model, from 0."""
 
     def __bool__(self) -> bool:
         return bool(self.tools or self.answers)
 
-    def find_tool_override(self, tool: str, nth: int, arguments: str | None = None) -> ToolOverride | None:
+    def find_tool_override(self, tool: str, nth: int, arguments: str | None = None) -> ToolResultOverride | None:
         """Return the override of the n-th call, of its arguments, or of all. Raises OverrideNeedsCallArgumentsError."""
         mine = [each for each in reversed(self.tools) if each.tool == tool and each.applies_to(nth, arguments)]
         return min(mine, key=lambda each: (each.nth is None, each.when is None), default=None)
@@ -118,7 +118,7 @@ class AnswerOverrides:
         }
 
 
-def parse_tool_and_answer_overrides(value: Json) -> AnswerOverrides:
+def parse_answer_overrides_from_json(value: Json) -> AnswerOverrides:
     """Return the overrides in JSON form. Raises OverrideError."""
     if value is None:
         return AnswerOverrides()
@@ -148,7 +148,7 @@ def _iter_checked_rows(value: Mapping[str, Json], name: str, members: set[str]) 
         yield row
 
 
-def _parse_tool(row: Mapping[str, Json]) -> ToolOverride:
+def _parse_tool(row: Mapping[str, Json]) -> ToolResultOverride:
     tool, nth = row.get("tool"), row.get("nth")
     if not isinstance(tool, str) or not tool:
         raise OverrideError(f"llmproxy: the tool of an override is {format_given_value(tool)}, not a name.")
@@ -158,7 +158,7 @@ def _parse_tool(row: Mapping[str, Json]) -> ToolOverride:
         raise OverrideError(f"llmproxy: when of an override is {format_given_value(when)}, not an object of arguments.")
     result = row["result"]
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-    return ToolOverride(tool, text, None if nth is None else _check_call_number(nth, "nth", 1), when)
+    return ToolResultOverride(tool, text, None if nth is None else _check_call_number(nth, "nth", 1), when)
 
 
 def _check_call_number(value: Json, name: str, least: int) -> int:
@@ -211,14 +211,14 @@ def parse_answer_override_options(tools: Iterable[str], answers: Iterable[str]) 
     return AnswerOverrides(tuple(map(_parse_override_tool_option, tools)), found)
 
 
-def _parse_override_tool_option(text: str) -> ToolOverride:
+def _parse_override_tool_option(text: str) -> ToolResultOverride:
     if (match := _TOOL.fullmatch(text)) is None or (match["nth"] is not None and int(match["nth"]) == 0):
         raise OverrideError(
             f"--override-tool {text[:80]!r}: it must be NAME=RESULT, or NAME#N=RESULT for the N-th call, from 1.",
             hint="""For example: --override-tool get_weather='{"temp": 5}'""",
         )
     _parse_json_like_or_none(match["value"], f"--override-tool {match['tool']}")
-    return ToolOverride(match["tool"], match["value"], None if match["nth"] is None else int(match["nth"]))
+    return ToolResultOverride(match["tool"], match["value"], None if match["nth"] is None else int(match["nth"]))
 
 
 def _parse_command_line_answer(text: str, what: str) -> Message:
@@ -262,7 +262,7 @@ class NthCallOfTool:
 
 
 class ToolOverrideAtCall(NamedTuple):
-    override: ToolOverride
+    override: ToolResultOverride
     place: NthCallOfTool
 
 
@@ -280,7 +280,7 @@ def replace_tool_results(
     body: bytes, overrides: AnswerOverrides, known: Known = lambda _id: None
 ) -> RequestWithReplacedToolResults:
     """Replace the results of a request. A body that is no JSON object is returned unchanged."""
-    if not isinstance(tree := parse_json(body), dict):
+    if not isinstance(tree := parse_json_or_none(body), dict):
         return RequestWithReplacedToolResults(body)
     reader = _ResultSwapper(overrides, known)
     reader.swap_body_in_place(as_dict(tree.get("request")) or tree)  # Code Assist wraps it
@@ -326,7 +326,7 @@ class _ResultSwapper:
                 self._swap_block_in_place(block)
         self._swap_cohere_outputs(entry)
 
-    def _take_override(self, call_id: object, name: object) -> ToolOverride | None:
+    def _take_override(self, call_id: object, name: object) -> ToolResultOverride | None:
         if (place := self._find_call_of_result(call_id, name)) is None:
             return None
         if place in self._open:
@@ -386,7 +386,7 @@ def _iter_entry_and_blocks(entry: Node) -> Iterator[Node]:
         yield from (block for block in as_list(entry.get(name)) if isinstance(block, dict))
 
 
-def _build_content(old: object, found: ToolOverride) -> object:
+def _build_content(old: object, found: ToolResultOverride) -> object:
     """Return a result in the form of the old one: a text, or a list of blocks of its kind."""
     if not isinstance(old, list):
         return found.text
@@ -397,7 +397,7 @@ def _build_content(old: object, found: ToolOverride) -> object:
     return [{"type": kind if kind in ("input_text", "output_text") else "text", "text": found.text}]
 
 
-def _build_object(old: object, found: ToolOverride) -> object:
+def _build_object(old: object, found: ToolResultOverride) -> object:
     """Return a result as an object, wrapped like the old one."""
     value = found.parsed_value
     wrapped = next((name for name in _WRAPPERS if isinstance(old, dict) and list(old) == [name]), None)
@@ -417,7 +417,7 @@ class InvalidMock(OverrideError):
         self.inner = inner
 
 
-def parse_mocks(value: Json) -> tuple[ToolOverride, ...]:
+def parse_mocks(value: Json) -> tuple[ToolResultOverride, ...]:
     """Read mocks of tests: the tool still runs, but the model reads another result. Raises InvalidMock.
 
         {"get_weather": {"temp": 5}}                            whatever the arguments are
@@ -430,7 +430,7 @@ def parse_mocks(value: Json) -> tuple[ToolOverride, ...]:
     if not isinstance(value, Mapping) or not value:
         inner = f"takes tools and what they return, not {format_given_value(value)}"
         raise InvalidMock(inner, hint='{"get_weather": {"temp": 5}}')
-    found: list[ToolOverride] = []
+    found: list[ToolResultOverride] = []
     for tool, said in value.items():
         if not isinstance(tool, str) or not tool:
             raise InvalidMock(f"names no tool by {format_given_value(tool)}")
@@ -441,11 +441,11 @@ def parse_mocks(value: Json) -> tuple[ToolOverride, ...]:
             # Overrides prefer the last given; people read a list from its top.
             found += reversed([_parse_mock_rule(tool, each) for each in said])
         else:
-            found.append(ToolOverride(tool, _dump_result(tool, said)))
+            found.append(ToolResultOverride(tool, _dump_result(tool, said)))
     return tuple(found)
 
 
-def _parse_mock_rule(tool: str, rule: Json) -> ToolOverride:
+def _parse_mock_rule(tool: str, rule: Json) -> ToolResultOverride:
     hint = "a list is one of rules: [{when: {city: Oslo}, returns: ...}, {nth: 2, returns: ...}, {returns: ...}]"
     if not isinstance(rule, Mapping):
         raise InvalidMock(f"of {tool}: {format_given_value(rule)} is no rule", hint=hint)
@@ -458,7 +458,7 @@ def _parse_mock_rule(tool: str, rule: Json) -> ToolOverride:
         raise InvalidMock(f"of {tool}: when is {format_given_value(when)}, not arguments with their values", hint=hint)
     if "nth" in rule and (isinstance(nth, bool) or not isinstance(nth, int) or not 1 <= nth < MOST_CALLS):
         raise InvalidMock(f"of {tool}: nth is {format_given_value(nth)}; calls of a tool count from 1")
-    return ToolOverride(
+    return ToolResultOverride(
         tool, _dump_result(tool, rule["returns"]), nth, None if when is None else json.loads(_dump_result(tool, when))
     )
 

@@ -27,7 +27,7 @@ class MemberAction(StrEnum):
     REFER = "refer"
     """Refers to an id declared in this request, or created by an earlier answer (a response, a file); else literal."""
     OWN = "own"
-    """The id of an echoed item: declared if the item has content (`MemberRule.own`), else names the server's copy."""
+    """Id of an echoed item: declared if the item has content (`KeyMemberRule.own`), else names the server's copy."""
     FILE_URI = "file-uri"
     """Refers to an uploaded file if it is the URI of a file; any other URI is content."""
     JSON = "json"
@@ -39,7 +39,7 @@ class MemberAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberRule:
+class KeyMemberRule:
     do: MemberAction
     why: str
     into: Shape | None = None
@@ -48,7 +48,7 @@ class MemberRule:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    members: Mapping[str, MemberRule] = field(default_factory=dict)
+    members: Mapping[str, KeyMemberRule] = field(default_factory=dict)
     nulls: bool = False
     """Leave out members that are null: clients write null for "absent" here."""
     kinds: Mapping[str, Shape] = field(default_factory=dict)
@@ -62,27 +62,27 @@ VERSION = 3
 """Version of the tables below; part of `Rules.rules_digest`. Moving a golden key also needs a new key tag."""
 
 
-def _rows_to_ignore_rules(*rows: tuple[str, str]) -> dict[str, MemberRule]:
-    return {name: MemberRule(MemberAction.IGNORE, why) for name, why in rows}
+def _rows_to_ignore_rules(*rows: tuple[str, str]) -> dict[str, KeyMemberRule]:
+    return {name: KeyMemberRule(MemberAction.IGNORE, why) for name, why in rows}
 
 
-def _make_rule(into: Shape, why: str = "holds ids or markers", do: MemberAction = MemberAction.WALK) -> MemberRule:
-    return MemberRule(do, why, into)
+def _make_rule(into: Shape, why: str = "holds ids or markers", do: MemberAction = MemberAction.WALK) -> KeyMemberRule:
+    return KeyMemberRule(do, why, into)
 
 
 STREAM = {
-    "stream": MemberRule(MemberAction.STREAM, "the stream flag is a separate part of the key; `false` equals absent")
+    "stream": KeyMemberRule(MemberAction.STREAM, "the stream flag is a separate part of the key; `false` equals absent")
 }
 CACHE_MARKS = _rows_to_ignore_rules(
     ("cache_control", "prompt-cache marker: changes the cost, not the answer"),
     ("prompt_cache_breakpoint", "prompt-cache marker: changes the cost, not the answer"),
 )
-DECLARE = MemberRule(
+DECLARE = KeyMemberRule(
     MemberAction.DECLARE, "ids of calls are random; frameworks generate them if the provider gives none"
 )
-REFER = MemberRule(MemberAction.REFER, "a random id of a call, or of an object of an earlier answer")
-EMPTY = MemberRule(MemberAction.SPARE, "libraries send an empty value instead of none")
-ARGUMENTS = MemberRule(MemberAction.JSON, "frameworks re-serialise this JSON (LangChain adds spaces)")
+REFER = KeyMemberRule(MemberAction.REFER, "a random id of a call, or of an object of an earlier answer")
+EMPTY = KeyMemberRule(MemberAction.SPARE, "libraries send an empty value instead of none")
+ARGUMENTS = KeyMemberRule(MemberAction.JSON, "frameworks re-serialise this JSON (LangChain adds spaces)")
 
 TOOL = Shape(CACHE_MARKS)
 TOOLS = _make_rule(TOOL, EMPTY.why, MemberAction.SPARE)
@@ -123,11 +123,11 @@ PARTS = _make_rule(RESPONSES_PART)
 ITEM = Shape({"id": DECLARE, "call_id": REFER, "content": PARTS, "output": PARTS, **CACHE_MARKS}, nulls=True)
 
 
-def _build_item_shape(extra: Mapping[str, MemberRule]) -> Shape:
+def _build_item_shape(extra: Mapping[str, KeyMemberRule]) -> Shape:
     return Shape({**ITEM.members, **extra}, nulls=True)
 
 
-def _build_call_item_rules(**extra: MemberRule) -> Shape:
+def _build_call_item_rules(**extra: KeyMemberRule) -> Shape:
     return _build_item_shape({"call_id": DECLARE, **extra})
 
 
@@ -144,26 +144,27 @@ INPUT_ITEM = Shape(
             ("custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call",
              "tool_search_call"), _build_call_item_rules()),
         "code_interpreter_call": _build_call_item_rules(
-            container_id=REFER, id=MemberRule(MemberAction.OWN, _WITHOUT, own=("code",))),
-        "file_search_call": _build_call_item_rules(id=MemberRule(MemberAction.OWN, _WITHOUT, own=("results",))),
-        "image_generation_call": _build_call_item_rules(id=MemberRule(MemberAction.OWN, _WITHOUT, own=("result",))),
-        "web_search_call": _build_call_item_rules(id=MemberRule(MemberAction.OWN, _WITHOUT, own=("action",))),
+            container_id=REFER, id=KeyMemberRule(MemberAction.OWN, _WITHOUT, own=("code",))),
+        "file_search_call": _build_call_item_rules(id=KeyMemberRule(MemberAction.OWN, _WITHOUT, own=("results",))),
+        "image_generation_call": _build_call_item_rules(id=KeyMemberRule(MemberAction.OWN, _WITHOUT, own=("result",))),
+        "web_search_call": _build_call_item_rules(id=KeyMemberRule(MemberAction.OWN, _WITHOUT, own=("action",))),
         "reasoning": _build_item_shape(
-            {"id": MemberRule(MemberAction.OWN, _WITHOUT, own=("encrypted_content", "content"))}
+            {"id": KeyMemberRule(MemberAction.OWN, _WITHOUT, own=("encrypted_content", "content"))}
         ),
-        "compaction": _build_item_shape({"id": MemberRule(MemberAction.OWN, _WITHOUT, own=("encrypted_content",))}),
+        "compaction": _build_item_shape({"id": KeyMemberRule(MemberAction.OWN, _WITHOUT, own=("encrypted_content",))}),
         "item_reference": _build_item_shape({"id": REFER}),
     },
 )  # fmt: skip
 CONTAINER = Shape({"id": REFER, "file_ids": REFER})
-_TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": MemberRule(MemberAction.REFER, REFER.why, CONTAINER)}
+_TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": KeyMemberRule(MemberAction.REFER, REFER.why, CONTAINER)}
 _CREDENTIAL = "a credential: replay works with any"
 RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_rows_to_ignore_rules(("authorization", _CREDENTIAL))})})
 RESPONSES = Shape(
     {
         **OPENAI_TOP, "input": _make_rule(INPUT_ITEM),
         "tools": _make_rule(RESPONSES_TOOL, EMPTY.why, MemberAction.SPARE), "include": EMPTY,
-        "previous_response_id": REFER, "conversation": MemberRule(MemberAction.REFER, REFER.why, Shape({"id": REFER})),
+        "previous_response_id": REFER,
+        "conversation": KeyMemberRule(MemberAction.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,
 )  # fmt: skip
@@ -200,12 +201,15 @@ BLOCK = Shape(
             for kind in ("tool_use", "server_tool_use", "mcp_tool_use")
         },
         "thinking": Shape(
-            {**CACHE_MARKS, "signature": MemberRule(MemberAction.SIGNATURE, "belongs to thinking text, which counts")},
+            {
+                **CACHE_MARKS,
+                "signature": KeyMemberRule(MemberAction.SIGNATURE, "belongs to thinking text, which counts"),
+            },
             nulls=True,
         ),
     },
 )  # fmt: skip
-SYSTEM_BLOCKS = MemberRule(
+SYSTEM_BLOCKS = KeyMemberRule(
     MemberAction.SYSTEM, "in this line, Claude Code puts a checksum that differs in every request", BLOCK
 )
 MESSAGES = Shape(
@@ -223,7 +227,7 @@ MESSAGES = Shape(
         "messages": _make_rule(Shape({**CACHE_MARKS, "content": _make_rule(BLOCK)}, nulls=True)),
         "tools": TOOLS,
         "mcp_servers": _make_rule(Shape(_rows_to_ignore_rules(("authorization_token", _CREDENTIAL)))),
-        "container": MemberRule(MemberAction.REFER, REFER.why, Shape({"id": REFER})),
+        "container": KeyMemberRule(MemberAction.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,
 )
@@ -233,7 +237,7 @@ MESSAGES = Shape(
 _FILE_DATA = _make_rule(
     Shape(
         dict.fromkeys(
-            ("fileUri", "file_uri"), MemberRule(MemberAction.FILE_URI, "names an uploaded file by a random id")
+            ("fileUri", "file_uri"), KeyMemberRule(MemberAction.FILE_URI, "names an uploaded file by a random id")
         )
     )
 )

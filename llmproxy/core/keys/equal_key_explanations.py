@@ -12,7 +12,7 @@ from copy import deepcopy
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 
-from llmproxy.core.keys.built_in_body_rules import SYSTEM_BLOCKS, MemberAction, MemberRule, Shape
+from llmproxy.core.keys.built_in_body_rules import SYSTEM_BLOCKS, KeyMemberRule, MemberAction, Shape
 from llmproxy.core.keys.head_rules import (
     ID_QUERY,
     decide_if_header_affects_key,
@@ -165,7 +165,7 @@ class _RuleTracer(BodyMemberRuleApplier):
             if name not in node:
                 self.touched.setdefault((*path, name), NULLS)
 
-    def _apply_member_rule(self, node: dict[str, object], name: str, rule: MemberRule) -> None:
+    def _apply_member_rule(self, node: dict[str, object], name: str, rule: KeyMemberRule) -> None:
         path, before = (*self.places.get(id(node), ()), name), node[name]
         super()._apply_member_rule(node, name, rule)
         leads_on = rule.do in (MemberAction.WALK, MemberAction.SPARE, MemberAction.SYSTEM) or (

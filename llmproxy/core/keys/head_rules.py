@@ -209,7 +209,7 @@ def read_cookies(value: str) -> list[tuple[str, str]]:
     return [(name.strip(), text.strip()) for name, _, text in pairs]
 
 
-def fingerprint_unstored_fields(headers: Headers, fingerprint: Callable[[str], str]) -> str:
+def fingerprint_unstored_headers(headers: Headers, fingerprint: Callable[[str], str]) -> str:
     """Return names and fingerprints of fields that count on unknown paths but whose values are never stored."""
     said = []
     for name, value in headers:

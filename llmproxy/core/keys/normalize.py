@@ -29,8 +29,8 @@ from llmproxy.core.keys.built_in_body_rules import (
     MESSAGES,
     NOTHING,
     SHAPES,
+    KeyMemberRule,
     MemberAction,
-    MemberRule,
     Shape,
 )
 from llmproxy.core.keys.head_rules import (
@@ -102,7 +102,7 @@ def canonicalize_request(request: Request, route: RoutedRequest, rules: Rules, m
         if route.known and isinstance(tree, dict):
             walker.apply_shape(tree, find_operation_body_rules(route, tree))
     elif tree is not None:
-        tree = scrub_form_field_values(tree, ready)
+        tree = apply_normalize_rules_to_form(tree, ready)
     body = request.body if tree is None and kind != "json" else dump(tree)
     path = recode_path_if_decoding_is_lossy(request.target, slashes=route.model is None)
     return Canonical(
@@ -232,7 +232,7 @@ def _file_extension(filename: str | None) -> str | None:
     return match[0].lower() if match else ""
 
 
-def scrub_form_field_values(fields: object, rules: CompiledNormalizeRules) -> object:
+def apply_normalize_rules_to_form(fields: object, rules: CompiledNormalizeRules) -> object:
     if not rules.everywhere or not isinstance(fields, list):
         return fields
     return [
@@ -399,7 +399,7 @@ class BodyMemberRuleApplier:
         for name in found:
             self._apply_member_rule(node, name, members[name])
 
-    def _apply_member_rule(self, node: dict[str, object], name: str, rule: MemberRule) -> None:
+    def _apply_member_rule(self, node: dict[str, object], name: str, rule: KeyMemberRule) -> None:
         value = node[name]
         match rule.do:
             case MemberAction.WALK:

@@ -27,7 +27,7 @@ HTTP_PREFIX = "http:"
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ApiOperation:
     name: str
     family: Family | None = None
     """Dialect of this operation if it differs from the provider's, for example Ollama's imitation of OpenAI."""
@@ -81,7 +81,7 @@ class Provider:
     family: Family
     hosts: tuple[str, ...] = field(compare=False)
     """Public hosts, ``api.openai.com``; ``*`` matches any characters, ``:port`` is compared if given."""
-    operations: Mapping[str, Operation] = field(compare=False)
+    operations: Mapping[str, ApiOperation] = field(compare=False)
     """Operations by path, without version prefix."""
     versions: tuple[str, ...] = field(default=("/v1",), compare=False)
     env: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -99,7 +99,7 @@ class Provider:
     """OpenTelemetry's name of the provider, if different."""
     pattern: str = field(default="", compare=False)
     """Name of the parser for paths with a model or a method; see `routing.find_llm_operation`."""
-    methods: Mapping[str, Operation] = field(default_factory=dict, compare=False)
+    methods: Mapping[str, ApiOperation] = field(default_factory=dict, compare=False)
     own: ProviderRequestSigns = field(default=ProviderRequestSigns(), compare=False)
     telemetry: tuple[str, ...] = field(default=(), compare=False)
     signed: bool = field(default=False, compare=False)
@@ -124,51 +124,52 @@ _CONVERSATION = ("conversation", "conversation.id", "tools.container")
 _CONTAINER = ("container", "container.id")
 
 MESSAGES = {
-    "/messages": Operation("messages", "anthropic", changes=_CONTAINER),
-    "/messages/count_tokens": Operation("count_tokens", "anthropic"),
-    "/messages/batches": Operation("messages/batches", "anthropic", tree=True, keeps=True),
+    "/messages": ApiOperation("messages", "anthropic", changes=_CONTAINER),
+    "/messages/count_tokens": ApiOperation("count_tokens", "anthropic"),
+    "/messages/batches": ApiOperation("messages/batches", "anthropic", tree=True, keeps=True),
 }
 
 OPENAI = {
     **{"/" + row.name.replace(".", "/"): row for row in (
-        *map(Operation, (
+        *map(ApiOperation, (
             "completions", "embeddings", "moderations", "rerank", "score",
             "responses.compact", "responses.input_tokens", "images.generations", "audio.speech",
             "fim.completions", "agents.completions", "images.edits", "images.variations", "audio.transcriptions",
             "audio.translations",
         )),
-        Operation("threads.runs", keeps=True),
-        Operation("chat.completions", tree=True),
-        Operation("responses", tree=True, changes=_CONVERSATION),
-        *(Operation(name, tree=True, keeps=True) for name in _TREES),
-        *(Operation(name, tree=True, keeps=True, unordered=True) for name in _HEAPS),
+        ApiOperation("threads.runs", keeps=True),
+        ApiOperation("chat.completions", tree=True),
+        ApiOperation("responses", tree=True, changes=_CONVERSATION),
+        *(ApiOperation(name, tree=True, keeps=True) for name in _TREES),
+        *(ApiOperation(name, tree=True, keeps=True, unordered=True) for name in _HEAPS),
     )},
-    "/models": Operation("models", tree=True),
-    "/fine_tuning": Operation("fine_tuning", tree=True, keeps=True),
-    "/realtime": Operation("realtime", tree=True),
-    "/agents": Operation("agents", tree=True, keeps=True),
+    "/models": ApiOperation("models", tree=True),
+    "/fine_tuning": ApiOperation("fine_tuning", tree=True, keeps=True),
+    "/realtime": ApiOperation("realtime", tree=True),
+    "/agents": ApiOperation("agents", tree=True, keeps=True),
     **MESSAGES,
 }  # fmt: skip
 
 ANTHROPIC = {
     **MESSAGES,
-    "/complete": Operation("complete", "anthropic"),
-    "/models": Operation("models", tree=True),
-    "/files": Operation("files", tree=True, keeps=True, unordered=True),
-    "/skills": Operation("skills", tree=True, keeps=True),
-    "/organizations": Operation("organizations", tree=True, keeps=True),
-    "/chat/completions": Operation("chat.completions", "openai"),
+    "/complete": ApiOperation("complete", "anthropic"),
+    "/models": ApiOperation("models", tree=True),
+    "/files": ApiOperation("files", tree=True, keeps=True, unordered=True),
+    "/skills": ApiOperation("skills", tree=True, keeps=True),
+    "/organizations": ApiOperation("organizations", tree=True, keeps=True),
+    "/chat/completions": ApiOperation("chat.completions", "openai"),
 }
 
 OLLAMA = {
-    "/api/chat": Operation("api.chat", stream_default=True),
-    "/api/generate": Operation("api.generate", stream_default=True),
+    "/api/chat": ApiOperation("api.chat", stream_default=True),
+    "/api/generate": ApiOperation("api.generate", stream_default=True),
     **{
-        f"/api/{name}": Operation(f"api.{name}", stream_default=True, keeps=True) for name in ("pull", "push", "create")
+        f"/api/{name}": ApiOperation(f"api.{name}", stream_default=True, keeps=True)
+        for name in ("pull", "push", "create")
     },
-    **{f"/api/{name}": Operation(f"api.{name}", keeps=True) for name in ("copy", "delete")},
+    **{f"/api/{name}": ApiOperation(f"api.{name}", keeps=True) for name in ("copy", "delete")},
     **{
-        f"/api/{name}": Operation(f"api.{name}")
+        f"/api/{name}": ApiOperation(f"api.{name}")
         for name in ("embed", "embeddings", "show", "tags", "ps", "version", "me", "web_search")
     },
     **{
@@ -179,29 +180,29 @@ OLLAMA = {
 }
 
 COHERE = {
-    **{f"/v1/{name}": Operation(f"v1.{name}") for name in ("chat", "generate", "embed", "rerank", "classify")},
-    **{f"/v1/{name}": Operation(f"v1.{name}") for name in ("tokenize", "detokenize", "summarize", "check-api-key")},
-    **{f"/v2/{name}": Operation(f"v2.{name}") for name in ("chat", "embed", "rerank")},
-    "/v1/models": Operation("models", tree=True),
-    **{f"/v1/{name}": Operation(name, tree=True, keeps=True) for name in ("datasets", "connectors", "finetuning")},
-    "/v1/audio/transcriptions": Operation("audio.transcriptions", "openai"),
-    "/compatibility/v1/chat/completions": Operation("chat.completions", "openai"),
-    "/compatibility/v1/embeddings": Operation("embeddings", "openai"),
+    **{f"/v1/{name}": ApiOperation(f"v1.{name}") for name in ("chat", "generate", "embed", "rerank", "classify")},
+    **{f"/v1/{name}": ApiOperation(f"v1.{name}") for name in ("tokenize", "detokenize", "summarize", "check-api-key")},
+    **{f"/v2/{name}": ApiOperation(f"v2.{name}") for name in ("chat", "embed", "rerank")},
+    "/v1/models": ApiOperation("models", tree=True),
+    **{f"/v1/{name}": ApiOperation(name, tree=True, keeps=True) for name in ("datasets", "connectors", "finetuning")},
+    "/v1/audio/transcriptions": ApiOperation("audio.transcriptions", "openai"),
+    "/compatibility/v1/chat/completions": ApiOperation("chat.completions", "openai"),
+    "/compatibility/v1/embeddings": ApiOperation("embeddings", "openai"),
 }
 
 GEMINI = {
-    **{f"/{name}": Operation(name, tree=True, keeps=True) for name in ("cachedContents", "batches", "tunedModels")},
-    **{f"/{name}": Operation(name, tree=True, keeps=True, unordered=True) for name in ("files", "fileSearchStores")},
-    **{f"/{name}": Operation(name, tree=True) for name in ("models", "operations", "interactions")},
+    **{f"/{name}": ApiOperation(name, tree=True, keeps=True) for name in ("cachedContents", "batches", "tunedModels")},
+    **{f"/{name}": ApiOperation(name, tree=True, keeps=True, unordered=True) for name in ("files", "fileSearchStores")},
+    **{f"/{name}": ApiOperation(name, tree=True) for name in ("models", "operations", "interactions")},
     **{
-        f"/openai{path}": Operation(
+        f"/openai{path}": ApiOperation(
             operation.name, "openai", keeps=operation.keeps, unordered=operation.unordered, changes=operation.changes
         )
         for path, operation in OPENAI.items()
     },
 }
 _METHODS = {
-    name: Operation(name)
+    name: ApiOperation(name)
     for name in (
         "generateContent", "countTokens", "computeTokens", "embedContent", "batchEmbedContents", "predict",
         "predictLongRunning", "fetchPredictOperation", "generateAnswer", "generateText", "embedText",
@@ -209,23 +210,23 @@ _METHODS = {
     )
 }  # fmt: skip
 """Operations by the text after the colon in ``models/M:generateContent``, without a leading ``stream``."""
-RAW_PREDICT: Mapping[str, Operation] = {"anthropic": Operation("messages", "anthropic")}
+RAW_PREDICT: Mapping[str, ApiOperation] = {"anthropic": ApiOperation("messages", "anthropic")}
 """Operations on Vertex in a publisher's own dialect, by publisher: ``publishers/anthropic/models/M:rawPredict``."""
 
 _ACTIONS = {
-    **dict.fromkeys(("converse", "converse-stream"), Operation("converse")),
-    **dict.fromkeys(("invoke", "invoke-with-response-stream"), Operation("invoke")),
-    "count-tokens": Operation("count-tokens"),
+    **dict.fromkeys(("converse", "converse-stream"), ApiOperation("converse")),
+    **dict.fromkeys(("invoke", "invoke-with-response-stream"), ApiOperation("invoke")),
+    "count-tokens": ApiOperation("count-tokens"),
 }
 """Operations by the last segment of ``/model/M/invoke``; one with "stream" in its name asks for a stream."""
 BEARER_TOKEN = "AWS_BEARER_TOKEN_BEDROCK"  # noqa: S105 - a variable's name
 """Variable of an API key, which replaces a signature."""
 BEDROCK = {
-    "/async-invoke": Operation("async-invoke", tree=True, keeps=True),
-    "/openai/v1/chat/completions": Operation("chat.completions", "openai"),
-    "/v1/chat/completions": Operation("chat.completions", "openai"),
-    "/v1/responses": Operation("responses", "openai", tree=True, changes=_CONVERSATION),
-    "/anthropic/v1/messages": Operation("messages", "anthropic"),
+    "/async-invoke": ApiOperation("async-invoke", tree=True, keeps=True),
+    "/openai/v1/chat/completions": ApiOperation("chat.completions", "openai"),
+    "/v1/chat/completions": ApiOperation("chat.completions", "openai"),
+    "/v1/responses": ApiOperation("responses", "openai", tree=True, changes=_CONVERSATION),
+    "/anthropic/v1/messages": ApiOperation("messages", "anthropic"),
 }
 
 GOOGLE_CREDENTIALS = frozenset({"key", "access_token", "oauth_token"})
@@ -234,9 +235,9 @@ SIGNED_QUERY = frozenset(
     for name in ("algorithm", "credential", "date", "expires", "security-token", "signature", "signedheaders")
 )
 
-WRITER = {"/chat": Operation("writer.chat"), "/completions": Operation("writer.completions")}
+WRITER = {"/chat": ApiOperation("writer.chat"), "/completions": ApiOperation("writer.completions")}
 """OpenAI's dialect, except that streams end without ``[DONE]``; therefore these have their own names."""
-REPLICATE = {"/predictions": Operation("predictions", tree=True), "/models": Operation("models", tree=True)}
+REPLICATE = {"/predictions": ApiOperation("predictions", tree=True), "/models": ApiOperation("models", tree=True)}
 
 
 def _compatible(
@@ -256,7 +257,7 @@ _ROWS = (
     Provider(
         "openai", "https://api.openai.com/v1", "openai",
         ("api.openai.com", "eu.api.openai.com", "us.api.openai.com"),
-        {**OPENAI, "/traces/ingest": Operation("traces.ingest", not_llm=True)},
+        {**OPENAI, "/traces/ingest": ApiOperation("traces.ingest", not_llm=True)},
         env={"OPENAI_BASE_URL": "/v1", "OPENAI_API_BASE": "/v1"}, keys=_keys("OPENAI_API_KEY"),
         litellm={"openai": "/v1"},
     ),
@@ -299,7 +300,7 @@ _ROWS = (
     Provider(
         "azure", "", "openai",
         ("*.openai.azure.com", "*.cognitiveservices.azure.com", "*.services.ai.azure.com"),
-        {**OPENAI, "/anthropic/v1/messages": Operation("messages", "anthropic")},
+        {**OPENAI, "/anthropic/v1/messages": ApiOperation("messages", "anthropic")},
         ("/openai/v1", "/openai", "/models", ""), _AZURE, frozenset({"api-key", "subscription-key"}),
         only_if_set=frozenset(_AZURE),
         keys=(
@@ -349,14 +350,14 @@ _ROWS = (
     ),
     Provider(
         "deepseek", "https://api.deepseek.com", "openai", ("api.deepseek.com",),
-        {**OPENAI, "/anthropic/v1/messages": Operation("messages", "anthropic")}, ("", "/v1", "/beta"),
+        {**OPENAI, "/anthropic/v1/messages": ApiOperation("messages", "anthropic")}, ("", "/v1", "/beta"),
         {"DEEPSEEK_API_BASE": ""}, alike=frozenset({"/v1"}), keys=_keys("DEEPSEEK_API_KEY"),
         litellm={"deepseek": "/deepseek"},
     ),
     Provider(
         "huggingface", "https://router.huggingface.co/v1", "openai",
         ("router.huggingface.co", "api-inference.huggingface.co"),  # no endpoints of one model, which only hosts name
-        {**OPENAI, "/": Operation("generate", "generic")}, ("/v1", ""), alike=frozenset({""}),
+        {**OPENAI, "/": ApiOperation("generate", "generic")}, ("/v1", ""), alike=frozenset({""}),
     ),
     _compatible("mistral", "https://api.mistral.ai", "api.mistral.ai", "api.eu.mistral.ai", "api.us.mistral.ai",
                 "codestral.mistral.ai", env={"MISTRAL_API_BASE": "/v1"}, keys="MISTRAL_API_KEY",
@@ -429,7 +430,7 @@ def parse_port_or_none(text: str) -> int | None:
     return int(text) if plain and 0 < int(text) < 1 << 16 else None
 
 
-def build_http_service_name(scheme: str, host: str, port: int | None) -> tuple[str, str]:
+def build_http_provider_name_and_url(scheme: str, host: str, port: int | None) -> tuple[str, str]:
     there = format_host(scheme, host.lower(), port)
     port_80 = ":80" if scheme == "http" and port in (None, 80) else ""  # recorded apart from https
     return f"{HTTP_PREFIX}{there}{port_80}", f"{scheme}://{there}"
@@ -445,7 +446,7 @@ def find_host_in_path(target: str, patterns: Sequence[str]) -> HostParsedFromPat
     if not host_matches(patterns, host.lower()):
         return None
     number = parse_port_or_none(port)
-    name, url = build_http_service_name("https" if number in (None, 443) else "http", host, number)
+    name, url = build_http_provider_name_and_url("https" if number in (None, 443) else "http", host, number)
     return HostParsedFromPath(name, url, f"{slash + rest or '/'}{mark}{query}")
 
 

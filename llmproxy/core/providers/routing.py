@@ -18,7 +18,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from llmproxy.core.providers import provider_table
-from llmproxy.core.providers.provider_table import PROVIDERS, Family, Operation, Provider, build_custom_provider
+from llmproxy.core.providers.provider_table import PROVIDERS, ApiOperation, Family, Provider, build_custom_provider
 from llmproxy.core.providers.upstreams_and_rate_limits import get_port_or_default, provider_of_host
 from llmproxy.core.traffic.interaction import Headers, format_host, header
 from llmproxy.errors import RefusedError
@@ -52,7 +52,7 @@ class RoutedRequest:
     """Whether the path asks for a stream; None if the body decides. Call :func:`asks_for_stream`."""
     known: bool
     """Whether the operation is in the table. If not, it is generic HTTP."""
-    row: Operation
+    row: ApiOperation
     """The operation's row in a provider's table; for an unknown path one of its own."""
     family: Family = "generic"
     """Dialect of the bodies and of the error envelope: the operation's, else the provider's."""
@@ -146,7 +146,9 @@ def _find_provider_and_path(
 
 def _build_route(provider: Provider, path: str, query: str, sent: Callable[[str], tuple[str, str]]) -> RoutedRequest:
     found = find_llm_operation(provider, path)
-    operation, name, drop, insert, model, stream, ids, variant = found or FoundOperation(Operation(path), unquote(path))
+    operation, name, drop, insert, model, stream, ids, variant = found or OperationMatchedByPath(
+        ApiOperation(path), unquote(path)
+    )
     target = f"{insert}{path[drop:]}{query}" if insert or drop else path + query
     if stream is None and ids and "stream=true" in query:
         stream = True
@@ -170,7 +172,7 @@ def route(target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -
     provider, path = _find_provider_and_path(path, query, headers, upstreams)
     url = upstreams.get(provider.name, "") or (STDIO_URL if provider.name.startswith(STDIO_PREFIX) else "")
     return _build_route(
-        provider, path, mark + query, lambda sent: resolve_origin_and_target(provider, url, sent, headers)
+        provider, path, mark + query, lambda sent: build_upstream_origin_and_target(provider, url, sent, headers)
     )
 
 
@@ -226,8 +228,8 @@ def get_operation_dialect(provider: str, operation: str) -> Family:
     return _OPERATION_FAMILY.get((provider, operation)) or PROVIDERS[provider].family
 
 
-class FoundOperation(NamedTuple):
-    operation: Operation
+class OperationMatchedByPath(NamedTuple):
+    operation: ApiOperation
     name: str
     drop: int = 0
     insert: str = ""
@@ -263,21 +265,21 @@ _WORDS = frozenset({
 
 
 @cache
-def _index_operation_paths(provider: Provider) -> dict[str, FoundOperation]:
+def _index_operation_paths(provider: Provider) -> dict[str, OperationMatchedByPath]:
     """Return the provider's plain paths: with each of its versions, and with a missing or wrong version."""
-    found: dict[str, FoundOperation] = {}
+    found: dict[str, OperationMatchedByPath] = {}
     first: dict[str, str] = {}
     """Paths of one operation are distinct requests: Google's models, and those of its OpenAI dialect."""
     for tail, operation in provider.operations.items():
         other = "" if first.setdefault(operation.name, tail) == tail else tail
         for version in ("", "/v1"):
-            own = FoundOperation(operation, operation.name, len(version), provider.versions[0], variant=other)
+            own = OperationMatchedByPath(operation, operation.name, len(version), provider.versions[0], variant=other)
             found[version + tail] = own
     for tail, operation in provider.operations.items():  # second, so that correct paths take precedence
         other = "" if first[operation.name] == tail else tail
         for version in provider.versions:
             variant = _get_unusual_version(provider, version) + other
-            found[version + tail] = FoundOperation(operation, operation.name, variant=variant)
+            found[version + tail] = OperationMatchedByPath(operation, operation.name, variant=variant)
     return found
 
 
@@ -285,7 +287,7 @@ def _get_unusual_version(provider: Provider, version: str) -> str:
     return "" if version == provider.versions[0] or version in provider.alike else version
 
 
-def _find_below_resource(provider: Provider, path: str) -> FoundOperation | None:
+def _find_below_resource(provider: Provider, path: str) -> OperationMatchedByPath | None:
     table = _index_operation_paths(provider)
     end = len(path)
     while (end := path.rfind("/", 1, end)) > 0:
@@ -299,22 +301,22 @@ def _find_below_resource(provider: Provider, path: str) -> FoundOperation | None
     return None
 
 
-def _find_azure_path(provider: Provider, path: str) -> FoundOperation | None:
+def _find_azure_path(provider: Provider, path: str) -> OperationMatchedByPath | None:
     if (match := _DEPLOYMENT.match(path)) is None:
         return _find_below_resource(provider, path)
     insert = "" if match["base"] else "/openai"
     if (operation := provider.operations.get(match["tail"])) is None:
         return None
-    return FoundOperation(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
+    return OperationMatchedByPath(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
 
 
-def _find_operation_by_model_action(provider: Provider, path: str) -> FoundOperation | None:
+def _find_operation_by_model_action(provider: Provider, path: str) -> OperationMatchedByPath | None:
     if (match := _ACTION.match(path)) is None or (operation := provider.methods.get(match["action"])) is None:
         return _find_below_resource(provider, path)
-    return FoundOperation(operation, operation.name, model=match["model"], stream="stream" in match["action"])
+    return OperationMatchedByPath(operation, operation.name, model=match["model"], stream="stream" in match["action"])
 
 
-def _find_google_operation(provider: Provider, path: str) -> FoundOperation | None:
+def _find_google_operation(provider: Provider, path: str) -> OperationMatchedByPath | None:
     if (upload := _UPLOAD.match(path)) is not None:
         below = upload.end()
         found = _index_operation_paths(provider).get(path[below:]) or _find_below_resource(provider, path[below:])
@@ -326,7 +328,7 @@ def _find_google_operation(provider: Provider, path: str) -> FoundOperation | No
         model = None if compat["model"] == "openapi" else compat["model"]
         version, project = _get_unusual_version(provider, compat["version"]), compat["project"] if model else ""
         variant = " ".join(filter(None, (version, project, compat["location"])))
-        return FoundOperation(Operation(name, "openai"), name, model=model, variant=variant)
+        return OperationMatchedByPath(ApiOperation(name, "openai"), name, model=model, variant=variant)
     insert = "" if match["version"] else provider.versions[0]
     bare = match["method"].removeprefix("stream")
     method = bare[:1].lower() + bare[1:]
@@ -334,12 +336,12 @@ def _find_google_operation(provider: Provider, path: str) -> FoundOperation | No
     # Tuned models and endpoints differ from models of the same name.
     model = match["model"] if match["kind"] == "models" else f"{match['kind']}/{match['model']}"
     if method == "rawPredict":
-        operation = provider_table.RAW_PREDICT.get(match["publisher"], Operation("rawPredict", "generic"))
+        operation = provider_table.RAW_PREDICT.get(match["publisher"], ApiOperation("rawPredict", "generic"))
     elif method in provider.methods:
         operation = provider.methods[method]
     else:
         return None
-    return FoundOperation(
+    return OperationMatchedByPath(
         operation, operation.name, 0, insert, model, stream, variant=_format_google_qualifiers(provider, match)
     )
 
@@ -356,7 +358,7 @@ def _format_google_qualifiers(provider: Provider, match: re.Match[str]) -> str:
     return " ".join(filter(None, more))
 
 
-_PATTERNS: dict[str, Callable[[Provider, str], FoundOperation | None]] = {
+_PATTERNS: dict[str, Callable[[Provider, str], OperationMatchedByPath | None]] = {
     "": _find_below_resource,
     "deployments": _find_azure_path,
     "actions": _find_operation_by_model_action,
@@ -364,12 +366,12 @@ _PATTERNS: dict[str, Callable[[Provider, str], FoundOperation | None]] = {
 }
 
 
-def find_llm_operation(provider: Provider, path: str) -> FoundOperation | None:
+def find_llm_operation(provider: Provider, path: str) -> OperationMatchedByPath | None:
     if (found := _index_operation_paths(provider).get(path)) is not None:
         return found
     plain = unquote(path).rstrip("/") or "/"
     if plain.startswith(provider.telemetry):
-        return FoundOperation(Operation(plain, not_llm=True), plain)
+        return OperationMatchedByPath(ApiOperation(plain, not_llm=True), plain)
     return _index_operation_paths(provider).get(plain) or _PATTERNS[provider.pattern](provider, plain)
 
 
@@ -406,7 +408,7 @@ def _get_base_path_repeated_prefixes(provider: Provider, url: str) -> tuple[str,
     return path, (own,) if own else ()
 
 
-def resolve_origin_and_target(provider: Provider, url: str, target: str, headers: Headers) -> tuple[str, str]:
+def build_upstream_origin_and_target(provider: Provider, url: str, target: str, headers: Headers) -> tuple[str, str]:
     if not url:
         return _build_default_origin(provider, target, headers), target
     path, strip = _get_base_path_repeated_prefixes(provider, url)

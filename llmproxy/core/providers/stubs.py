@@ -21,9 +21,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from llmproxy.core.providers.provider_table import HostParsedFromPath, build_http_service_name, find_host_in_path
+from llmproxy.core.providers.provider_table import (
+    HostParsedFromPath,
+    build_http_provider_name_and_url,
+    find_host_in_path,
+)
 from llmproxy.core.providers.routing import RoutedRequest
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response, header
 from llmproxy.protocol import DUMMY
 
@@ -38,7 +42,7 @@ METADATA = ("169.254.169.254", "metadata.google.internal")
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
-class RequestForStub(NamedTuple):
+class RequestAnsweredByStub(NamedTuple):
     path: str
     said: Mapping[str, str]
     """Members of its query and of its form or JSON."""
@@ -53,7 +57,7 @@ class RequestForStub(NamedTuple):
 
 class Stub(NamedTuple):
     name: str
-    answer: Callable[[RequestForStub], Response | None]
+    answer: Callable[[RequestAnsweredByStub], Response | None]
     """Returns the answer; None if this call cannot be answered."""
     why: str
     """Reason why it can be answered without a recording."""
@@ -76,7 +80,7 @@ class Stub(NamedTuple):
     def matches_host(self, host: str) -> bool:
         return any(fnmatchcase(host, each) for each in self.hosts.split())
 
-    def matches_members(self, asked: RequestForStub) -> bool:
+    def matches_members(self, asked: RequestAnsweredByStub) -> bool:
         return all(re.fullmatch(pattern, asked.said.get(name, "")) for name, pattern in self.says.items())
 
 
@@ -93,7 +97,7 @@ def make_dummy_oauth_token(kind: str = "access") -> str:
     return f"{DUMMY}-{kind}-token-of-a-replay-by-llmproxy-which-nobody-accepts"
 
 
-def make_unsigned_jwt(asked: RequestForStub) -> str:
+def make_unsigned_jwt(asked: RequestAnsweredByStub) -> str:
     audience = asked.said.get("audience") or asked.said.get("client_id") or NAME
     claims: dict[str, object] = {"iss": NAME, "sub": NAME, "aud": audience}
     claims |= {"email": f"{NAME}@llmproxy.invalid", "iat": int(asked.now), "exp": int(asked.now) + LIFETIME}
@@ -101,7 +105,7 @@ def make_unsigned_jwt(asked: RequestForStub) -> str:
     return ".".join((*(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in parts), f"{DUMMY}000"))
 
 
-def _answer_token(asked: RequestForStub) -> Response:
+def _answer_token(asked: RequestAnsweredByStub) -> Response:
     """Answer like a token endpoint (RFC 6749, 5.1, RFC 8693), with the member names of all known services."""
     ends, made = int(asked.now) + LIFETIME, dict.fromkeys(("access_token", "accessToken"), make_dummy_oauth_token())
     made |= dict.fromkeys(("token", "value"), make_unsigned_jwt(asked))
@@ -114,11 +118,11 @@ def _answer_token(asked: RequestForStub) -> Response:
     return build_stub_json({**made, "expires_in": LIFETIME, "ext_expires_in": LIFETIME}, 200, flavor)
 
 
-def _format_expiry(asked: RequestForStub) -> str:
+def _format_expiry(asked: RequestAnsweredByStub) -> str:
     return datetime.fromtimestamp(asked.now + LIFETIME, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _answer_google_metadata(asked: RequestForStub) -> Response:
+def _answer_google_metadata(asked: RequestAnsweredByStub) -> Response:
     last, flavor = asked.path.rstrip("/").rpartition("/")[2], ("metadata-flavor", "Google")
     if last == "token":
         return _answer_token(asked)
@@ -128,12 +132,12 @@ def _answer_google_metadata(asked: RequestForStub) -> Response:
     return build_stub_response(200, texts.get(last, NAME), "application/text", flavor)
 
 
-def _make_aws_credentials(asked: RequestForStub) -> dict[str, str]:
+def _make_aws_credentials(asked: RequestAnsweredByStub) -> dict[str, str]:
     made = {"AccessKeyId": f"ASIA{DUMMY}000", "SecretAccessKey": make_dummy_oauth_token("secret")}
     return {**made, "SessionToken": make_dummy_oauth_token("session"), "Expiration": _format_expiry(asked)}
 
 
-def _answer_aws_sts(asked: RequestForStub) -> Response:
+def _answer_aws_sts(asked: RequestAnsweredByStub) -> Response:
     action = asked.said["Action"]
     told = "".join(f"<{name}>{text}</{name}>" for name, text in _make_aws_credentials(asked).items())
     user = f"<Arn>arn:aws:sts::000000000000:assumed-role/{NAME}/{NAME}</Arn>"
@@ -144,7 +148,7 @@ def _answer_aws_sts(asked: RequestForStub) -> Response:
     return build_stub_response(200, f"<{action}Response {space}>{made}</{action}Response>", "text/xml")
 
 
-def _answer_aws_metadata(asked: RequestForStub) -> Response:
+def _answer_aws_metadata(asked: RequestAnsweredByStub) -> Response:
     if asked.path == "/latest/api/token":
         return build_stub_response(
             200, make_dummy_oauth_token("metadata"), "text/plain", ("x-aws-ec2-metadata-token-ttl-seconds", "21600")
@@ -155,7 +159,7 @@ def _answer_aws_metadata(asked: RequestForStub) -> Response:
     return build_stub_json({"Code": "Success", "Type": "AWS-HMAC", **keys, "Token": keys["SessionToken"]})
 
 
-def _answer_entra_discovery(asked: RequestForStub) -> Response:
+def _answer_entra_discovery(asked: RequestAnsweredByStub) -> Response:
     base, tenant = asked.origin.replace("http:", "https:"), asked.path.split("/")[1]  # msal accepts only https
     if not asked.path.endswith("/discovery/instance"):
         at = f"{base}/{tenant}"
@@ -168,7 +172,7 @@ def _answer_entra_discovery(asked: RequestForStub) -> Response:
     return build_stub_json({"tenant_discovery_endpoint": at, "metadata": [names]})
 
 
-def _answer_oauth_metadata(asked: RequestForStub, issuers: Sequence[str] = ()) -> Response:
+def _answer_oauth_metadata(asked: RequestAnsweredByStub, issuers: Sequence[str] = ()) -> Response:
     """Answer that an MCP server is its own authorization server (RFC 9728, RFC 8414), at the stub's paths, and that
     `issuers` are, too: a client uses only the issuer that it knows.
     """
@@ -185,14 +189,14 @@ def _answer_oauth_metadata(asked: RequestForStub, issuers: Sequence[str] = ()) -
     return build_stub_json({"issuer": at, **ends, **more})
 
 
-def _answer_registration(asked: RequestForStub) -> Response:
+def _answer_registration(asked: RequestAnsweredByStub) -> Response:
     """Register a client (RFC 7591) with its own metadata."""
     said = {name: value if value[:1] not in "[{" else json.loads(value) for name, value in asked.said.items()}
     ours = {"client_id": NAME, "client_secret": make_dummy_oauth_token("client"), "client_secret_expires_at": 0}
     return build_stub_json({**said, **ours}, 201)
 
 
-def _answer_authorization(asked: RequestForStub) -> Response | None:
+def _answer_authorization(asked: RequestAnsweredByStub) -> Response | None:
     """Redirect the client to its address on this machine, with a code and its state."""
     back, code = (
         asked.said.get("redirect_uri", ""),
@@ -203,12 +207,12 @@ def _answer_authorization(asked: RequestForStub) -> Response | None:
     return build_stub_response(302, "", "", ("location", f"{back}{'&' if '?' in back else '?'}{urlencode(code)}"))
 
 
-def _answer_quota_probe(asked: RequestForStub) -> Response:
+def _answer_quota_probe(asked: RequestAnsweredByStub) -> Response:
     made = {"id": NAME, "type": "message", "role": "assistant", "model": asked.said["model"], "content": []}
     return build_stub_json({**made, "stop_reason": "max_tokens", "usage": {"input_tokens": 0, "output_tokens": 0}})
 
 
-def _list_recorded_models(asked: RequestForStub) -> Response | None:
+def _list_recorded_models(asked: RequestAnsweredByStub) -> Response | None:
     """List the models with recorded answers, in every dialect: any other model would miss."""
     when = {"created": 0, "created_at": "1970-01-01T00:00:00Z", "owned_by": NAME}
     when |= {"object": "model", "type": "model"}
@@ -219,7 +223,7 @@ def _list_recorded_models(asked: RequestForStub) -> Response | None:
     return build_stub_json({"object": "list", "data": listed, "models": listed, "has_more": False}) if made else None
 
 
-def _answer_nothing(_asked: RequestForStub) -> Response:
+def _answer_nothing(_asked: RequestAnsweredByStub) -> Response:
     return build_stub_response(204)
 
 
@@ -312,7 +316,9 @@ def has_stubs_for_host(rows: Sequence[Stub], host: str, *, offline: bool) -> boo
     return any(row.matches_host(host) for row in rows if offline or row.is_sign_in)
 
 
-def find_stubs(rows: Sequence[Stub], where: RoutedRequest, method: str, headers: Headers) -> tuple[Stub, ...]:
+def find_stubs_matching_request(
+    rows: Sequence[Stub], where: RoutedRequest, method: str, headers: Headers
+) -> tuple[Stub, ...]:
     if where.row.not_llm:
         return (TELEMETRY,)
     host, path = urlsplit(where.upstream).hostname or "", where.target.partition("?")[0]
@@ -334,9 +340,9 @@ def find_auxiliary_call_host(
     """Return an auxiliary call's host: first in its path, or derived. `named`: paths without one have upstreams."""
     path = target.partition("?")[0]
     if path.startswith("/computeMetadata/") or (path == "/" and header(headers, "metadata-flavor")):
-        return HostParsedFromPath(*build_http_service_name("http", METADATA[1], None), target)
+        return HostParsedFromPath(*build_http_provider_name_and_url("http", METADATA[1], None), target)
     if not named and (path.startswith(WELL_KNOWN) or (path == "/" and method == "HEAD")):
-        return HostParsedFromPath(*build_http_service_name("http", NOWHERE, None), target)
+        return HostParsedFromPath(*build_http_provider_name_and_url("http", NOWHERE, None), target)
     there = find_host_in_path(target, ("*",))
     return (
         there
@@ -348,7 +354,7 @@ def find_auxiliary_call_host(
 def parse_query_and_body(target: str, headers: Headers, body: bytes) -> dict[str, str]:
     said = dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
     if body[:1] == b"{":
-        tree = parse_json(body) or {}
+        tree = parse_json_or_none(body) or {}
         return said | {name: each if isinstance(each, str) else json.dumps(each) for name, each in tree.items()}
     form = "form" in (header(headers, "content-type") or "")
     return said | (dict(parse_qsl(body.decode("latin-1"), keep_blank_values=True)) if form else {})

@@ -17,7 +17,7 @@ from llmproxy.core.faults.rules import Faults
 from llmproxy.core.keys.normalize import CachedKeyEntry
 from llmproxy.core.keys.server_state_in_keys import ServerObjectChange
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.mixed_live_replay import MixedLiveReplaySettings
+from llmproxy.core.mixed_live_replay import LiveChannelSettings
 from llmproxy.core.providers.provider_table import Family, get_call_channel
 from llmproxy.core.providers.routing import RoutedRequest
 from llmproxy.core.providers.stubs import Stub
@@ -90,7 +90,7 @@ class EngineConfig:
     change: tuple[str, ...] = ()
     """Names of the changes whose calls are sent anew; empty: all."""
     faults: Faults | None = None
-    live: MixedLiveReplaySettings | None = None
+    live: LiveChannelSettings | None = None
     trial: bool = False
     """Whether sessions are on trial by default: a miss gets the answer at its place."""
     record_host: tuple[str, ...] = ()
@@ -178,7 +178,7 @@ class EffectiveRequest:
 
 
 @dataclass(slots=True)
-class ClientAnswerOverrides:
+class AnswerChangesForClient:
     """Differences between the client's answer and the recorded or the provider's one."""
 
     grants: Headers = ()
@@ -351,7 +351,7 @@ class Exchange:
     """None until the body has arrived, in modes that depend on it."""
     error: LLMProxyError | None = None
     note: str = ""
-    answer: ClientAnswerOverrides = field(default_factory=ClientAnswerOverrides)
+    answer: AnswerChangesForClient = field(default_factory=AnswerChangesForClient)
     kept: CallRecordingReference = field(default_factory=CallRecordingReference)
     state: InterceptorPrivateCallData = field(default_factory=InterceptorPrivateCallData)
     recording: ArrivingResponseCollector = field(default_factory=ArrivingResponseCollector)

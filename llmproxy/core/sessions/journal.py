@@ -31,7 +31,7 @@ from llmproxy.core.store.row_conversion import decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.postgres_store_paths import create_folder_of_local_store_copy
 from llmproxy.protocol import Decision
-from llmproxy.sqlite_file import DatabaseFileState, detect_sqlite_file_state, open_sqlite_connection, write_transaction
+from llmproxy.sqlite_file import SqliteFileStatus, detect_sqlite_file_state, open_sqlite_connection, write_transaction
 
 if TYPE_CHECKING:
     from llmproxy.core.sessions.session import Session
@@ -268,10 +268,10 @@ def _check_database_empty(conn: sqlite3.Connection, version: int) -> None:
         raise sqlite3.DatabaseError(f"it is of another version, {version}")
 
 
-def run_journal_sql_query(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+def fetch_journal_rows(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     """Return the rows of a query, without creating or changing the journal; empty if it is absent or unreadable."""
     try:
-        if detect_sqlite_file_state(path) is not DatabaseFileState.ROLLBACK:
+        if detect_sqlite_file_state(path) is not SqliteFileStatus.ROLLBACK:
             return []
         with closing(open_sqlite_connection(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
             return conn.execute(sql, values).fetchall()
@@ -307,7 +307,7 @@ _LATEST = 253_402_300_800
 
 
 def read_last_misses_from_journal(path: Path, limit: int) -> list[JournaledMiss]:
-    found = run_journal_sql_query(path, "SELECT at, text, data FROM misses ORDER BY id DESC LIMIT ?", (limit,))
+    found = fetch_journal_rows(path, "SELECT at, text, data FROM misses ORDER BY id DESC LIMIT ?", (limit,))
     return list(_parse_rows(reversed(found), _parse_miss))
 
 
@@ -317,7 +317,7 @@ def read_faulted_calls(path: Path, limit: int) -> list[Call]:
         "SELECT at, decision, status, fault, session, provider, operation, model, note FROM decisions"
         " WHERE run = (SELECT max(id) FROM runs) AND fault IS NOT NULL ORDER BY id DESC LIMIT ?"
     )
-    return list(_parse_rows(reversed(run_journal_sql_query(path, sql, (limit,))), _parse_faulted_call))
+    return list(_parse_rows(reversed(fetch_journal_rows(path, sql, (limit,))), _parse_faulted_call))
 
 
 def _parse_faulted_call(at: Any, decision: Any, status: Any, fault: Any, *texts: Any) -> Call:
@@ -330,10 +330,10 @@ def _parse_faulted_call(at: Any, decision: Any, status: Any, fault: Any, *texts:
 
 def read_ids_used_last_run(path: Path) -> frozenset[int] | None:
     """Return the interactions that the journal's last run served or recorded; None if there is no run."""
-    if not (found := run_journal_sql_query(path, "SELECT max(run) FROM decisions", ())) or found[0][0] is None:
+    if not (found := fetch_journal_rows(path, "SELECT max(run) FROM decisions", ())) or found[0][0] is None:
         return None
     sql = "SELECT DISTINCT interaction FROM decisions WHERE run = ? AND interaction IS NOT NULL"
-    return frozenset(row[0] for row in run_journal_sql_query(path, sql, found[0]))
+    return frozenset(row[0] for row in fetch_journal_rows(path, sql, found[0]))
 
 
 def read_replayed_requests(path: Path) -> list[tuple[int, Request, bool]]:
@@ -341,7 +341,7 @@ def read_replayed_requests(path: Path) -> list[tuple[int, Request, bool]]:
     last = "(SELECT max(id) FROM runs)"
     what = "SELECT interaction, method, target, headers, body FROM asked"
     return list(
-        _parse_rows(run_journal_sql_query(path, f"{what} WHERE run = {last} ORDER BY id", ()), _parse_replayed_request)
+        _parse_rows(fetch_journal_rows(path, f"{what} WHERE run = {last} ORDER BY id", ()), _parse_replayed_request)
     )
 
 
@@ -446,7 +446,7 @@ def read_changed_agent_trial_results(store: Path, since: float = 0.0) -> list[Ch
             tuple(map(CarriedAnswerAttempt.from_json, json.loads(seen))),
             None if served is None else frozenset(json.loads(served)),
         )
-        for name, sample, at, passed, calls, seen, served in run_journal_sql_query(
+        for name, sample, at, passed, calls, seen, served in fetch_journal_rows(
             get_decision_journal_path(store), _SINCE, (since,)
         )
     ]

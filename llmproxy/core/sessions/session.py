@@ -338,7 +338,7 @@ class LiveSessionForbidden(RefusedError):
     status = 403
 
 
-class SessionFeature:
+class SessionInterceptorFactory:
     kind: ClassVar[type[SessionCallInterceptor[Any]]]
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
@@ -351,7 +351,7 @@ class SessionFeature:
         """Called when recordings of a replaying session were looked for: at its begin, or if it had none until now."""
 
 
-def canonicalize_session_name(name: str) -> str:
+def remove_redundant_sample_suffix(name: str) -> str:
     """Return a session's canonical name: its cassette, ``~sample`` from the second on. Raises RefusedError."""
     if name and "~" not in name:  # the usual case; other errors are raised when the session begins
         return name
@@ -377,18 +377,18 @@ class Sessions:
     """Session by name in the request."""
     speakers: dict[str, str] = field(default_factory=dict)
     """Party by bound name, if it is not the agent."""
-    features: Sequence[SessionFeature] = ()
+    features: Sequence[SessionInterceptorFactory] = ()
     served_before: dict[tuple[str, int], array[int]] = field(default_factory=dict)
     """By cassette and sample: what ended sessions played or made, 8 bytes an id: a proxy may see 100,000 sessions."""
 
     def get_or_open(self, name: str) -> Session:
-        name = canonicalize_session_name(name)
+        name = remove_redundant_sample_suffix(name)
         name = self.bindings.get(name, name)
         return self.open_sessions.get(name) or self._begin_session(name, self.defaults, {})
 
     def find_open(self, name: str) -> Session | None:
         """Return the session for requests under `name`, if it is open. Raises RefusedError."""
-        name = canonicalize_session_name(name)
+        name = remove_redundant_sample_suffix(name)
         return self.open_sessions.get(self.bindings.get(name, name))
 
     def open_session(
@@ -403,7 +403,7 @@ class Sessions:
         Raises SessionInUse: it is open already; RefusedError: the name is invalid; LiveSessionForbidden; CassetteBusy:
         another session records this cassette; CassetteNameTaken: there is a `child` already.
         """
-        name = canonicalize_session_name(name)
+        name = remove_redundant_sample_suffix(name)
         if (known := self.open_sessions.get(name)) is not None and known.settings.opened:
             hint = f"Close it first: POST {CONTROL_PREFIX}sessions/{quote(name, safe='')}/close"
             raise SessionInUse(f"llmproxy: session {name!r} is open already.", hint=hint)
@@ -476,7 +476,7 @@ class Sessions:
 
     def get_session(self, name: str) -> Session:
         """Return an open session. Raises SessionUnknown."""
-        if name and (session := self.open_sessions.get(canonicalize_session_name(name))) is not None:
+        if name and (session := self.open_sessions.get(remove_redundant_sample_suffix(name))) is not None:
             return session
         names = [f"{each[:40]!r}" for each in sorted(self.open_sessions)[:_SHOWN_NAMES]]
         more = ", ..." if len(self.open_sessions) > _SHOWN_NAMES else ""
@@ -547,7 +547,7 @@ class Sessions:
         """Route requests under `name` to `session`, by default as `party`'s. Raises SessionUnknown, SessionInUse."""
         target = self.get_session(session).name
         split_sample_name(name)
-        name = canonicalize_session_name(name)
+        name = remove_redundant_sample_suffix(name)
         if name == target:
             raise RefusedError(f"llmproxy: what arrives under {name!r} belongs to that session anyway.")
         if name in self.bindings:
@@ -561,12 +561,12 @@ class Sessions:
 
     def unbind_name(self, name: str) -> None:
         """Route requests under `name` to their own session again. Raises SessionUnknown."""
-        if not name or self.bindings.pop(canonicalize_session_name(name), None) is None:
+        if not name or self.bindings.pop(remove_redundant_sample_suffix(name), None) is None:
             raise SessionUnknown(f"llmproxy: {name[:100]!r} is not bound.")
-        self.speakers.pop(canonicalize_session_name(name), None)
+        self.speakers.pop(remove_redundant_sample_suffix(name), None)
 
     def get_party_of_name(self, name: str) -> str:
-        return self.speakers.get(canonicalize_session_name(name), AGENT) if self.speakers and name else AGENT
+        return self.speakers.get(remove_redundant_sample_suffix(name), AGENT) if self.speakers and name else AGENT
 
     def renew_recording_leases(self) -> None:
         for session in list(self.open_sessions.values()):

@@ -22,7 +22,7 @@ LARGE = 4 << 20  # bytes of a column above which it is written and read in piece
 PIECE = 1 << 20
 
 
-def deflate_if_worthwhile(content: bytes, level: int) -> bytes | None:
+def deflate_if_smaller_or_none(content: bytes, level: int) -> bytes | None:
     """Deflate a content; None if that does not save a tenth, which is detected before all of it is in memory."""
     deflater, view, out = zlib.compressobj(level), memoryview(content), io.BytesIO()
     most = len(content) * 9 // 10
@@ -94,7 +94,7 @@ class DeltaBaseBody:
 def _deflate_if_smaller(data: bytes) -> tuple[bool, bytes]:
     if len(data) < _SMALL:
         return False, data
-    packed = deflate_if_worthwhile(data, 1 if len(data) > _FAST_ABOVE else 6)
+    packed = deflate_if_smaller_or_none(data, 1 if len(data) > _FAST_ABOVE else 6)
     return (False, data) if packed is None else (True, packed)
 
 

@@ -188,7 +188,7 @@ def list_request_keys_of_party(store: StoreReader, place: tuple[str, int], party
     return [(id_, *store.find_current_key(*place, id_, key, occurrence)) for id_, key, occurrence in found]
 
 
-def list_call_times(store: StoreReader, cassette: str, sample: int) -> list[Row]:
+def list_recorded_call_times(store: StoreReader, cassette: str, sample: int) -> list[Row]:
     """Return live recordings of a sample with times: id, begin and end (Unix seconds), party, key, id of the body."""
     return store.query(_TIMES, (to_sql(cassette), sample))
 
@@ -309,7 +309,7 @@ def find_recordings_now_sharing_key(found: Iterable[RekeyedRecording]) -> list[l
     return [group for group in _group_by_key(found, new=True) if len({each.old for each in group}) > 1]
 
 
-def find_split_keys(found: Iterable[RekeyedRecording]) -> list[list[RekeyedRecording]]:
+def find_recordings_losing_shared_key(found: Iterable[RekeyedRecording]) -> list[list[RekeyedRecording]]:
     return [group for group in _group_by_key(found, new=False) if len({each.new for each in group}) > 1]
 
 

@@ -171,7 +171,7 @@ class StoredRequestKey(NamedTuple):
     rules: str  # digest of the rules under which the key was derived; empty if unknown
 
 
-class RequestKeyChange(NamedTuple):
+class RecordingKeyUpdate(NamedTuple):
     id: int
     old: Key  # expected key; a recording with another one is not changed
     key: Key
@@ -187,7 +187,7 @@ class RecomputedRequestKeys:
     """
 
     def __init__(self) -> None:
-        self.changes: list[RequestKeyChange] = []  # changes in the order of the requests
+        self.changes: list[RecordingKeyUpdate] = []  # changes in the order of the requests
         self.names: dict[int, tuple[Key, int]] = {}  # key and occurrence of every live recording by id
         self.keyed: dict[tuple[str, Key], dict[int, int]] = {}  # ids by party and key, then by occurrence
 
@@ -198,7 +198,7 @@ class RecomputedRequestKeys:
         ids[nth] = each.id
         self.names[each.id] = key, nth
         if (key, nth, rules) != (each.key, each.occurrence, each.rules):
-            self.changes.append(RequestKeyChange(each.id, each.key, key, nth, rules))
+            self.changes.append(RecordingKeyUpdate(each.id, each.key, key, nth, rules))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 from llmproxy.core.store import reader
 from llmproxy.core.store.bodies import Group
-from llmproxy.core.store.reader import CassetteFileSyncState, Place, RecordingHead, RequestKeyChange, StoreReader
+from llmproxy.core.store.reader import CassetteFileSyncState, Place, RecordingHead, RecordingKeyUpdate, StoreReader
 from llmproxy.core.store.row_conversion import Described, to_sql
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import StoreReadOnly
@@ -116,8 +116,8 @@ class Store(StoreReader, ABC):
         """Rename a cassette and all its samples. Raises SettingsError if the new name is taken."""
 
     @abstractmethod
-    def rekey_recordings(self, made: Sequence[RequestKeyChange]) -> None:
-        """Rekey live recordings, except those whose key is no longer `RequestKeyChange.old`."""
+    def rekey_recordings(self, made: Sequence[RecordingKeyUpdate]) -> None:
+        """Rekey live recordings, except those whose key is no longer `RecordingKeyUpdate.old`."""
 
     @abstractmethod
     def sqlite_transaction(self) -> AbstractContextManager[sqlite3.Connection]:

@@ -94,7 +94,7 @@ def dump(tree: object) -> bytes:
     return _encoder.encode(tree).encode("ascii")
 
 
-def parse_json(data: str | bytes) -> Any:
+def parse_json_or_none(data: str | bytes) -> Any:
     """Return the JSON value, or None if the text is no JSON (or nested too deeply)."""
     try:
         return json.loads(data)

@@ -60,7 +60,7 @@ class AnswerSendingPlan(NamedTuple):
     """Seconds for which the port refuses new connections."""
 
 
-def schedule_response(
+def plan_response_sending(
     response: Response, client: FramingTraits, *, speed: float, now: float, extra: Headers = (), prefix: str = "",
     said: str = "hit", timed: bool = False,
 ) -> AnswerSendingPlan:  # fmt: skip
@@ -106,7 +106,9 @@ class StreamedResponseHead(NamedTuple):
     close: bool
 
 
-def plan_stream_head(response: Response, client: FramingTraits, *, now: float, extra: Headers) -> StreamedResponseHead:
+def build_stream_response_head(
+    response: Response, client: FramingTraits, *, now: float, extra: Headers
+) -> StreamedResponseHead:
     chunked = not client.http10
     close = client.http10 or not client.keep_alive
     response = replace(response, chunked=True)
@@ -151,7 +153,9 @@ class SerializedAnswerCache:
     ) -> AnswerBytesWithRenewableDate:
         which, second = (interaction, client, extra), int(now)
         if (laid := self._laid.get(which)) is None:
-            (((_, data),), close, *_) = schedule_response(read(interaction), client, speed=0, now=second, extra=extra)
+            (((_, data),), close, *_) = plan_response_sending(
+                read(interaction), client, speed=0, now=second, extra=extra
+            )
             laid = AnswerBytesWithRenewableDate(data, close=close, second=second)
             if len(data) > REMEMBERED_BYTES // 4:
                 return laid

@@ -29,8 +29,8 @@ from llmproxy.mitm.http1.forwarding import RequestForwarder
 from llmproxy.mitm.http1.request_handling import Commands, IncomingRequest, LayerState, StreamSender
 from llmproxy.mitm.http1_parser import BodyTooSlow, Head, HeadTooSlow, replace_body
 from llmproxy.mitm.idle_connections_and_resets import is_peer_process_gone
-from llmproxy.mitm.interception import is_loopback
-from llmproxy.mitm.proxy_context import FastPathConnection, ProxyContext, build_response_bytes
+from llmproxy.mitm.interception import is_loopback_ip
+from llmproxy.mitm.proxy_context import FastPathConnection, ProxyContext, build_own_response
 from llmproxy.mitm.websockets import ReplayedWebSocket, WebSocketUpgradeMiss, WebSocketUpgradeRequiredError
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
 from llmproxy.ui.page import ViewerResponse, build_viewer_response_headers
@@ -61,7 +61,7 @@ class ControlAndViewerAnswerer:
 
     def answer_request(self, head: Head, body: bytes) -> Commands:
         here, proxy = self._here, self._here.proxy
-        local = is_loopback(here.client.peername[0]) and not proxy.exposed
+        local = is_loopback_ip(here.client.peername[0]) and not proxy.exposed
         scheme = "https" if here.client.tls_established else "http"
         asked = ControlRequest(
             head.method, head.target, head.headers, body, loopback=local, guard=proxy.guard, scheme=scheme,
@@ -87,7 +87,7 @@ class ControlAndViewerAnswerer:
 
     def _send_answer(self, head: Head, status: int, headers: Headers, body: bytes) -> Commands:
         waited, close = self._here.state is LayerState.ASKED, not head.keep_alive
-        whole = build_response_bytes(status, headers, body, close=close, method=head.method)
+        whole = build_own_response(status, headers, body, close=close, method=head.method)
         yield from self._layer.send_whole_answer(whole, close=close)
         if waited:
             yield from self._layer.serve_received_requests()
@@ -291,7 +291,7 @@ class RecordReplayLayer(layer.Layer):
         """Return the maximum bytes of a request; a shim's may hold a whole answer of an MCP server."""
         peer, proxy = self.context.client.peername[0], self._proxy
         shim_call = head.method == "POST" and _TOOL_CALL.fullmatch(head.target) is not None
-        own = shim_call and is_loopback(peer) and not proxy.exposed
+        own = shim_call and is_loopback_ip(peer) and not proxy.exposed
         return max(proxy.engine.config.max_request, LONGEST_TOOL_CALL if own else 0)
 
     def _send_continue(self, head: Head) -> Commands:
@@ -330,7 +330,7 @@ class RecordReplayLayer(layer.Layer):
             return
         if incoming.preflight is not None:
             close = not head.keep_alive
-            whole = build_response_bytes(200, incoming.preflight, b"", close=close, method=head.method)
+            whole = build_own_response(200, incoming.preflight, b"", close=close, method=head.method)
             yield from self.send_whole_answer(whole, close=close)
             return
         if incoming.exchange is None:

@@ -35,7 +35,7 @@ from llmproxy.mitm.http1_parser import BadHttp1Request, Head, Http1RequestParser
 from llmproxy.mitm.idle_connections_and_resets import is_client_process_idle
 from llmproxy.mitm.interception import authorize_destination, read_proxy_credentials
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websockets import find_api_key_in_subprotocols, raise_if_invalid_upgrade
+from llmproxy.mitm.websockets import find_api_key_in_subprotocols, raise_if_invalid_upgrade_request
 from llmproxy.protocol import KEY_HEADER, Decision
 
 Origin = tuple[str, str, int]
@@ -71,7 +71,7 @@ class IncomingRequest:
             scheme = "https" if client.tls_established else "http"
             if self._check_origin_and_preflight(head, target, origin or named, scheme):
                 return
-            refuse_unsupported_request(head)
+            raise_if_unsupported_request(head)
             if self.exchange is None:
                 host = origin or (named and authorize_destination(proxy, client, named, head.headers))
                 user = proxy.users.get(client.id) or read_proxy_credentials(head.headers).user
@@ -137,13 +137,13 @@ def get_planned_answer_if_undelayed(laid: AnswerSendingPlan) -> bytes | None:
     return laid.pieces[0][1] if len(laid.pieces) == 1 and laid.pieces[0][0] == 0 else None
 
 
-def refuse_unsupported_request(head: Head) -> None:
+def raise_if_unsupported_request(head: Head) -> None:
     """Refuse unsupported requests. Raises RefusedError: a tunnel, or an invalid WebSocket upgrade."""
     if head.method == "CONNECT":
         msg = f"llmproxy: this proxy does not tunnel to {head.target[:80]}; it is reached by base URL."
         raise RefusedError(msg, hint="Set OPENAI_BASE_URL=http://HOST:PORT/v1 (and so on) instead of HTTPS_PROXY.")
     if head.upgrade == "websocket":
-        raise_if_invalid_upgrade(head)
+        raise_if_invalid_upgrade_request(head)
 
 
 def split_absolute_target(head: Head) -> tuple[str, Origin | None]:

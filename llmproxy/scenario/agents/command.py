@@ -28,7 +28,7 @@ from llmproxy.errors import AgentError, AgentUnreachable, LLMProxyError, SuiteEr
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession, copy_env_without_proxy_changes
 from llmproxy.scenario.types import AdapterModelAccessThroughProxy, AgentInput, AgentReturnTypes
-from llmproxy.scenario.values.messages import format_value, join_user_texts, keep_text_end, read_agent_answer
+from llmproxy.scenario.values.messages import format_value, join_user_texts, keep_text_end, validate_agent_answer
 
 _PLAIN_PROGRAM = "A program that reads its input to the end and prints an answer: `command: {run: ..., lines: false}`."
 _LIVES = ("run", "conversation")
@@ -267,7 +267,7 @@ class CommandAgent(AgentAdapter):
         said = await asyncio.to_thread(self._exchange_json, name, frame, input.llm, closed)
         self._heard = True
         self.declared_processing = said.get("processors")
-        return read_agent_answer(said, self.who)
+        return validate_agent_answer(said, self.who)
 
     def _start_process(self, name: str, llm: AdapterModelAccessThroughProxy | None, closed: int) -> AgentProcess:
         """Start a process; ended at once if closed since `closed` was counted. Raises AgentError."""
@@ -322,7 +322,7 @@ class CommandAgent(AgentAdapter):
                     said += child.read_next_line(max(deadline - time.monotonic(), 0.0))
             if child.wait_for_exit(_LAST_WORDS):
                 raise self._build_end_error(child)
-            return read_agent_answer(said.decode("utf-8", "replace").strip(), self.who)
+            return validate_agent_answer(said.decode("utf-8", "replace").strip(), self.who)
         except TimeoutError as error:
             raise self._kill_and_build_timeout_error(child) from error
         finally:

@@ -25,7 +25,7 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.protocol import DEFAULT_SESSION, Mode
 from llmproxy.scenario.agent_adapter import AgentAdapter, OptionalAdapterAttributes
-from llmproxy.scenario.run_session import RunSession, bind_calls_under_name_to_session
+from llmproxy.scenario.run_session import RunSession, redirect_session_to_other_session
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import (
     convert_json_value_to_text,
@@ -34,8 +34,8 @@ from llmproxy.scenario.values.messages import (
     join_user_texts,
     keep_text_end,
     parse_value_path,
-    read_agent_answer,
     require_value_at_path,
+    validate_agent_answer,
 )
 
 if TYPE_CHECKING:
@@ -367,7 +367,7 @@ class HttpAgent(HttpAdapter):
         if self.conversation is not None:
             self._ids[input.thread_id] = str(self._pick_value(self.conversation, whole))
         if self.reply is None:
-            return read_agent_answer(whole, self.who)
+            return validate_agent_answer(whole, self.who)
         said = self._pick_value(self.reply, whole)
         if isinstance(said, list) and said and all(isinstance(part, str) for part in said):
             said = "".join(said)
@@ -376,7 +376,7 @@ class HttpAgent(HttpAdapter):
                 f"{self.who} has {format_value(said)} at {self.reply.text}, which is no text. It sent "
                 f"{format_value(whole)}"
             )
-        return read_agent_answer(said, self.who)
+        return validate_agent_answer(said, self.who)
 
     def _pick_value(self, path: Any, whole: object) -> Any:
         try:
@@ -419,7 +419,7 @@ class OpenAIAgent(HttpAdapter):
                     f"{self.who} answered {format_value(value)}, which is no chat completion.",
                     hint="Of another form? An agent of type `http` with `body` and `reply` takes any JSON.",
                 )
-        return read_agent_answer(_build_completion_reply(found, self.who), self.who)
+        return validate_agent_answer(_build_completion_reply(found, self.who), self.who)
 
 
 def _build_completion_reply(found: AgentHttpReply, who: str) -> object:
@@ -518,7 +518,7 @@ class ServiceAgent(AgentAdapter):
         trial.more_headers = {str(self.propagates): told}
         trial.timeout = min(trial.timeout, PROBING)
         try:
-            async with bind_calls_under_name_to_session(control, self.session, otherwise):
+            async with redirect_session_to_other_session(control, self.session, otherwise):
                 if control.url in self._proven:
                     return  # another run tried it while this one waited
                 with suppress(AgentError):  # the model's answer is a miss, which the service may take as it likes

@@ -141,7 +141,7 @@ class _ClusterRunner:
         live, said = settings.mode.policy.reaches_network, ScenarioConfig.default_config
         return _PlanParcel(
             batch=batch, version=llmproxy.__version__, files=files, server=server.url if server else "", proxy=words,
-            cassettes={} if server else transfer.read_bytes_of_cassette_files(self.folder, [name]), pickled=pickled,
+            cassettes={} if server else transfer.read_cassette_files_as_bytes(self.folder, [name]), pickled=pickled,
             env=transfer.collect_cluster_env_variables(self.send_env, os.environ, live=live, flag="send_env"),
             folders=_list_import_folders(root), rates=settings.rate,
             config=said and said.model_copy(update={"verbose": False, "debug": False}),
@@ -162,7 +162,7 @@ class _PlanParcel(NodeSetup):
     import_hint: ClassVar[str] = "Files that agents need and their modules do not name: send=['lib/**/*.py']"
 
     def unpack(self, folder: Path, take: Take | None) -> NodeRunExecutor:
-        return RunPlanWorker(self, folder, take)
+        return PythonScenarioRunWorker(self, folder, take)
 
 
 def _pickle_plan(plan: ScenarioRunFunctionArguments) -> bytes:
@@ -209,7 +209,7 @@ def _list_import_folders(root: Path) -> list[str]:
     ]
 
 
-class RunPlanWorker(NodeRunExecutor):
+class PythonScenarioRunWorker(NodeRunExecutor):
     def __init__(self, parcel: _PlanParcel, folder: Path, take: Take | None) -> None:
         super().__init__(parcel, folder, take, sessions_record=True)
         sys.path[:0] = [str(folder / each) for each in parcel.folders] or [str(folder)]

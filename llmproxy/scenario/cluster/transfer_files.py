@@ -75,7 +75,7 @@ def get_ray_driver_cassette_dir(settings: Loaded) -> Path:
     return Path.cwd() / CASSETTES if said is None else Path(said)
 
 
-def read_bytes_of_cassette_files(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
+def read_cassette_files_as_bytes(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
     from llmproxy.core.cassettes.folder_sync import CassetteDir
 
     names = set(wanted)

@@ -22,8 +22,8 @@ from llmproxy.scenario.repeats.statistics import (
     FEWEST_TRANSCRIPTS,
     RESAMPLES,
     JudgeVarianceSplit,
+    bootstrap_judge_variance,
     estimate_judge_variance,
-    variance_intervals,
 )
 from llmproxy.scenario.run_session import gather_with_limit
 from llmproxy.scenario.running.agent_caller import convert_to_agent_adapters
@@ -99,7 +99,7 @@ async def rejudge(
     ]
     whole = [row.passed for row in rows if row.judged == repeats]
     spread = estimate_judge_variance(whole, repeats)
-    judge_interval, rest_interval = variance_intervals(whole, repeats, rng, resamples)
+    judge_interval, rest_interval = bootstrap_judge_variance(whole, repeats, rng, resamples)
     return RejudgeVarianceResult(
         repeats=repeats,
         rows=rows,

@@ -72,7 +72,7 @@ def get_model_provider(model: str) -> str:
     return str(_get_litellm_provider_tuple(model)[1])
 
 
-def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[str, str]:
+def map_upstream_names_to_urls(models: Iterable[ModelConfig], proxy: str = "") -> dict[str, str]:
     """Return upstreams of models with addresses of their own. Raises SettingsError: two under one name."""
     found: dict[str, str] = {}
     for config in (fill_api_base_from_client(model, proxy) for model in models):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.advice import build_install_command
 from llmproxy.core.dialects.dialect_table import ERROR_HEADER
 from llmproxy.core.providers.provider_table import LITELLM_OFFLINE
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.errors import MachineError
 from llmproxy.scenario.models.errors import HttpModelCallFailed, ModelError
 from llmproxy.scenario.types import Message
@@ -87,7 +87,7 @@ def parse_litellm_response(found: Any) -> ModelAnswer:
 
 def parse_openai_chat_response(status: int, headers: Mapping[str, str], body: bytes) -> ModelAnswer:
     """Parse an answer in OpenAI's chat completions. Raises HttpModelCallFailed; ModelError: there is no choice."""
-    value = parse_json(body)
+    value = parse_json_or_none(body)
     found = value.get("error") if isinstance(value, dict) else value[0] if isinstance(value, list) and value else None
     error = found.get("error", found) if isinstance(found, dict) else found
     said = _format_error(error)

@@ -23,7 +23,7 @@ from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.repeats.verdicts import COUNTED, RunStatusCounts, decide_repeated_run_status
 from llmproxy.scenario.run_session import gather_with_limit
 from llmproxy.scenario.types import ScenarioResult
-from llmproxy.scenario.values.run_ids_and_options import describe_error, shorten_traceback
+from llmproxy.scenario.values.run_ids_and_options import describe_error, strip_own_frames_from_error
 
 _REASON = 200  # characters of a run's failure reason in the combined one
 CONCURRENCY = 8
@@ -39,9 +39,9 @@ class RunOutcome:
 
     def result_or_raise(self) -> ScenarioResult:
         if isinstance(self.error, MissError | ModelError):
-            raise shorten_traceback(self.error) from None  # nor those of the client that was told so
+            raise strip_own_frames_from_error(self.error) from None  # nor those of the client that was told so
         if self.error is not None:
-            raise shorten_traceback(self.error)
+            raise strip_own_frames_from_error(self.error)
         return self.result
 
 

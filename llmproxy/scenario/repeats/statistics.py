@@ -102,7 +102,7 @@ def estimate_judge_variance(passes: Sequence[int], repeats: int) -> JudgeVarianc
     return _split_judge_variance([passed / repeats for passed in passes], repeats)
 
 
-def variance_intervals(
+def bootstrap_judge_variance(
     passes: Sequence[int], repeats: int, rng: random.Random, resamples: int = RESAMPLES
 ) -> tuple[ConfidenceInterval | None, ConfidenceInterval | None]:
     if estimate_judge_variance(passes, repeats) is None:

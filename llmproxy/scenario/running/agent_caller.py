@@ -286,7 +286,7 @@ ExplainMiss = Callable[[AgentAdapter, MissError], Awaitable[MissError]]
 
 
 @dataclass
-class Caller:
+class AgentCaller:
     limit: float | None  # seconds for a call
     traffic: AgentTraffic = field(default_factory=AgentTraffic)
     clock: Callable[[], float] = time.monotonic

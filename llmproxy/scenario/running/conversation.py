@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario.agent_adapter import AgentAdapter, OptionalAdapterAttributes
-from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller, await_call_in_daemon_thread
+from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentCaller, AgentTraffic, await_call_in_daemon_thread
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
@@ -128,7 +128,7 @@ class ScriptOrSuiteConversationHooks(Protocol):
 
 class ConversationRunner:
     def __init__(
-        self, state: ScenarioState, agents: list[AgentAdapter], *, caller: Caller, emitter: ConversationEmitter,
+        self, state: ScenarioState, agents: list[AgentAdapter], *, caller: AgentCaller, emitter: ConversationEmitter,
         setting: ScriptOrSuiteConversationHooks, name: str = "",
     ) -> None:  # fmt: skip
         self.state, self.agents, self.name = state, agents, name

@@ -26,10 +26,10 @@ from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsErr
 from llmproxy.file_io import build_dict_without_duplicates
 from llmproxy.parsers import read_text_file_named_by_user
 from llmproxy.report.events import HOST, Handler, RedactingEventHandler, RunSettingsFromPytest, Started
-from llmproxy.report.langwatch import LangWatchEventSender, ScenarioEventBus, ScenarioEventStream
+from llmproxy.report.langwatch import LangWatchEventConverter, ScenarioEventBus, ScenarioEventStream
 from llmproxy.scenario.agent_adapter import AgentAdapter, OptionalAdapterAttributes
 from llmproxy.scenario.config import UNSET, OmittedArgumentSentinel, ScenarioConfig
-from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
+from llmproxy.scenario.models.route_via_proxy import map_upstream_names_to_urls
 from llmproxy.scenario.run_session import RunSession, find_or_start_proxy
 from llmproxy.scenario.running.agent_caller import (
     Participants,
@@ -154,7 +154,7 @@ class ScenarioExecutor(ScriptActions):
         self.events = ScenarioEventStream()
         self.event_bus = event_bus or ScenarioEventBus()
         self.event_bus.subscribe_to_events(self.events)
-        langwatch = LangWatchEventSender(self.events, self, dict(self.options.fields or {}))
+        langwatch = LangWatchEventConverter(self.events, self, dict(self.options.fields or {}))
         started = Started(
             scenario=name, name=name, description=description, set_id=self.scenario_set_id, batch_id=self.batch_run_id,
             run_id=make_run_id(), sample=self.options.sample, runs=self.options.runs,
@@ -262,7 +262,7 @@ class ScenarioExecutor(ScriptActions):
         how = {
             "mode": self.options.mode or HOST.mode or None,
             "run_variables": next(filter(None, map(read_run_variables_from_agent_env, speaking)), ()),
-            "upstreams": upstreams_of_models(models, proxy),
+            "upstreams": map_upstream_names_to_urls(models, proxy),
             "faults": HOST.faults,
             "mocks": self.options.mock,
         }

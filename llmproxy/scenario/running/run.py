@@ -26,7 +26,12 @@ from llmproxy.scenario.repeats.repeats import RepeatResult, RunOutcome, run_repe
 from llmproxy.scenario.running.agent_caller import submit_call_to_daemon_thread
 from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.run_ids_and_options import CALL_TIMEOUT, RunOptions, classify_run_error, shorten_traceback
+from llmproxy.scenario.values.run_ids_and_options import (
+    CALL_TIMEOUT,
+    RunOptions,
+    classify_run_error,
+    strip_own_frames_from_error,
+)
 
 _GRACE = 0.8
 """Seconds that a cancelled run may take to end; within one second the waiter is released."""
@@ -305,7 +310,7 @@ def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> Scenario
     except KeyboardInterrupt:
         raise KeyboardInterrupt from None
     except BaseException as error:  # noqa: BLE001 (raised again)
-        raise shorten_traceback(error)  # noqa: B904 (the same error, without the frames between)
+        raise strip_own_frames_from_error(error)  # noqa: B904 (the same error, without the frames between)
 
 
 async def _run_with_arguments(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:

@@ -23,7 +23,7 @@ from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report import events
 from llmproxy.report.events import Event, Finished, Handler, PartyUse, Started, Status, Step, Verdict
 from llmproxy.scenario.run_session import FairLock, RunSession, get_session_lock, wait_despite_cancel
-from llmproxy.scenario.running.agent_caller import AgentTraffic, Caller
+from llmproxy.scenario.running.agent_caller import AgentCaller, AgentTraffic
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.messages import copy_value
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit
@@ -238,7 +238,7 @@ class RunLifecycle[S, R]:
         self.renew_caller()
 
     def renew_caller(self) -> None:
-        self.caller = Caller(self.call_limit, AgentTraffic(self.session), self.clock)
+        self.caller = AgentCaller(self.call_limit, AgentTraffic(self.session), self.clock)
 
     @property
     def traffic(self) -> AgentTraffic:
@@ -318,7 +318,7 @@ class RunLifecycle[S, R]:
             if not scope.expired():
                 raise
             raise self.played.build_time_limit_error() from error
-        except SystemExit as error:  # an adapter's is the adapter's (`Caller`)
+        except SystemExit as error:  # an adapter's is the adapter's (`AgentCaller`)
             raise MachineError(f"{describe_sys_exit(self.played.describe_actor, error)}.") from error
 
     def _start_time_limit(self, scope: asyncio.Timeout) -> None:

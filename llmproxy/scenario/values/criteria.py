@@ -37,7 +37,7 @@ class CriterionStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class JudgeFinding:
     status: CriterionStatus
     evidence: str = ""
     reason: str = ""
@@ -78,7 +78,7 @@ class Criteria:
         hints = {id_: text if len(text) <= _HINTED else text[:_HINTED] + "..." for id_, text in self}
         return object_schema({id_: {"description": hint, **schema} for id_, hint in hints.items()})
 
-    def read_findings(self, given: object) -> tuple[dict[str, Finding], list[str]]:
+    def read_findings(self, given: object) -> tuple[dict[str, JudgeFinding], list[str]]:
         """Return the findings of an answer by id, and its problems; unknown ids are ignored.
 
         Accepts ``{id: {status, evidence, reason}}``, ``{id: status}`` and ``[{id, status, ...}]``.
@@ -107,9 +107,9 @@ class Criteria:
         return found, problems
 
     def build_results(
-        self, findings: Mapping[str, Finding], votes: Mapping[str, Sequence[str]] | None = None
+        self, findings: Mapping[str, JudgeFinding], votes: Mapping[str, Sequence[str]] | None = None
     ) -> list[CriterionResult]:
-        nothing = Finding(CriterionStatus.INCONCLUSIVE, reason="the judge said nothing about it")
+        nothing = JudgeFinding(CriterionStatus.INCONCLUSIVE, reason="the judge said nothing about it")
         return [
             CriterionResult(
                 id=id_,
@@ -123,14 +123,16 @@ class Criteria:
         ]
 
 
-def mark_unproven_findings_inconclusive(findings: Mapping[str, Finding], conversation: str) -> dict[str, Finding]:
+def mark_misquoted_findings_undecided(
+    findings: Mapping[str, JudgeFinding], conversation: str
+) -> dict[str, JudgeFinding]:
     found = {}
     for id_, finding in findings.items():
         if conversation_contains_quote(finding.evidence, conversation):
             found[id_] = finding
             continue
         reason = f"{finding.reason} ({finding.status.value}, but {UNPROVEN})".strip()
-        found[id_] = Finding(CriterionStatus.INCONCLUSIVE, f"[not in the conversation] {finding.evidence}", reason)
+        found[id_] = JudgeFinding(CriterionStatus.INCONCLUSIVE, f"[not in the conversation] {finding.evidence}", reason)
     return found
 
 
@@ -161,7 +163,7 @@ def object_schema(members: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
 
 
-def _read_finding(value: object) -> Finding | None:
+def _read_finding(value: object) -> JudgeFinding | None:
     given = value if isinstance(value, Mapping) else {"status": value}
     status = given.get("status")
     if not isinstance(status, str) or status.strip().lower() not in list(CriterionStatus):
@@ -169,7 +171,7 @@ def _read_finding(value: object) -> Finding | None:
     evidence, reason = (given.get(name) for name in ("evidence", "reason"))
     if not isinstance(evidence, str):  # no quotation: as JSON it is in no conversation
         evidence = json.dumps(evidence, ensure_ascii=False) if evidence else ""
-    return Finding(CriterionStatus(status.strip().lower()), evidence, reason if isinstance(reason, str) else "")
+    return JudgeFinding(CriterionStatus(status.strip().lower()), evidence, reason if isinstance(reason, str) else "")
 
 
 def reject_contradictory_verdict(who: str, result: ScenarioResult) -> None:

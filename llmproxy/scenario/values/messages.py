@@ -130,13 +130,13 @@ _TITLE = re.compile(r"<title[^>]*>(?P<title>.*?)</title>", re.IGNORECASE | re.DO
 
 
 @dataclass(frozen=True, slots=True)
-class ValuePath:
+class ParsedJsonPath:
     text: str
     steps: tuple[str | int | None, ...]
     """Names, indices, and `EVERY`."""
 
 
-def parse_value_path(text: str, what: str = "reply") -> ValuePath:
+def parse_value_path(text: str, what: str = "reply") -> ParsedJsonPath:
     """Parse a path; `what` names its key. Raises SuiteError with the invalid part."""
     rest = text.strip().removeprefix("$")
     steps: list[str | int | None] = []
@@ -152,14 +152,14 @@ def parse_value_path(text: str, what: str = "reply") -> ValuePath:
             steps.append(int(found["index"]))
         else:
             steps.append(EVERY if found["every"] else found["name"] or found["quoted"])
-    return ValuePath(text, tuple(steps))
+    return ParsedJsonPath(text, tuple(steps))
 
 
-def require_value_at_path(path: ValuePath, value: Any, where: str = "$") -> Any:
+def require_value_at_path(path: ParsedJsonPath, value: Any, where: str = "$") -> Any:
     """Return the value at a path. Raises LookupError with the step that fails, and the existing members."""
     for at, step in enumerate(path.steps):
         if step is EVERY and isinstance(value, list):
-            rest = ValuePath(path.text, path.steps[at + 1 :])
+            rest = ParsedJsonPath(path.text, path.steps[at + 1 :])
             return [require_value_at_path(rest, each, f"{where}[{n}]") for n, each in enumerate(value)]
         if isinstance(step, int) and isinstance(value, list) and -len(value) <= step < len(value):
             value, where = value[step], f"{where}[{step}]"
@@ -179,7 +179,7 @@ def _describe_kind(value: Any) -> str:
     return format_value(value)
 
 
-def read_agent_answer(value: Any, who: str) -> Any:
+def validate_agent_answer(value: Any, who: str) -> Any:
     """Return the answer in a value: a text, message or messages. Raises AgentError, naming `who`: none, or empty."""
     if isinstance(value, dict) and "role" not in value:
         if value.get("error"):

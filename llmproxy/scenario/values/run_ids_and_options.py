@@ -123,7 +123,7 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def shorten_traceback[E: BaseException](error: E) -> E:
+def strip_own_frames_from_error[E: BaseException](error: E) -> E:
     """Return an error with a traceback from its author's first frame on; without for ours, whose text explains."""
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_ENGINE):

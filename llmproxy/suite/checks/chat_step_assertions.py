@@ -32,7 +32,7 @@ from llmproxy.suite.checks.tools import (
 from llmproxy.suite.matchers.apply import (
     all_assertions_hold,
     assertion,
-    check_number_matcher,
+    check_number_against_matcher,
     check_value,
     check_values_at_paths,
     evaluate_matcher_on_value,
@@ -51,7 +51,7 @@ from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.assertions import HistoryEditAssertions, MessageProcessing, Response, Usage
 from llmproxy.suite.schema.suite import StepBase, Talk
 from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver, estimate_tokens_used_by_step
-from llmproxy.trace.observing.history_edits import EVIDENCE, HistoryEditFindings, ProcessorFinding, find_history_edits
+from llmproxy.trace.observing.history_edits import EVIDENCE, HistoryEditFindings, HistoryProcessing, find_history_cuts
 from llmproxy.trace.observing.tool_calls import InteractionIdsLabel, PossiblyIncompleteSum, SeenModelCall
 
 FORMAT = 1  # of snapshots
@@ -70,7 +70,7 @@ _TEXT_ONLY = frozenset(
 """Text completion operations: they have no tools, and requests for tools in the text cannot be recognised."""
 
 
-def locate_snapshots(suite: Path) -> Path:
+def get_suite_snapshot_path(suite: Path) -> Path:
     return suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
 
 
@@ -97,7 +97,7 @@ class SuiteSnapshotFile:
     @classmethod
     def load_for_suite(cls, suite: Path, *, update: bool = False) -> SuiteSnapshotFile:
         """Read the snapshots of a suite file. Raises SuiteError: damaged, or of a newer format."""
-        path = locate_snapshots(suite)
+        path = get_suite_snapshot_path(suite)
         try:
             tree = json.loads(read_bounded_text(path))
         except FileNotFoundError:
@@ -231,16 +231,16 @@ def _check_usage_number(
 ) -> list[Assertion]:
     tokens = step.usage[key]
     if tokens.complete:
-        found = check_number_matcher(name, _decimal_to_float(tokens.known), matcher, scope, where=where)
+        found = check_number_against_matcher(name, _decimal_to_float(tokens.known), matcher, scope, where=where)
         return [replace(each, evidence="recorded") if step.replayed else each for each in found]
     if tokens.known is not None and isinstance(matcher, Mapping) and matcher.keys() <= {"gt", "gte"}:
-        at_least = check_number_matcher(name, _decimal_to_float(tokens.known), matcher, scope, where=where)
+        at_least = check_number_against_matcher(name, _decimal_to_float(tokens.known), matcher, scope, where=where)
         if all_assertions_hold(at_least):
             return [replace(each, evidence="lower bound") for each in at_least]
     if estimate and (guess := estimate_tokens_used_by_step(key, step)) is not None:
         return [
             replace(each, evidence="estimated")
-            for each in check_number_matcher(name, guess, matcher, scope, where=where)
+            for each in check_number_against_matcher(name, guess, matcher, scope, where=where)
         ]
     return check_value(name, Unknown(_explain_unmeasured_value(key, tokens, step)), matcher, scope, where=where)
 
@@ -279,9 +279,9 @@ def _decimal_to_float(value: int | Decimal | None) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
-def read_history_edits_in_agent_answer(answers: Iterable[object]) -> dict[str, ProcessorFinding]:
+def read_history_edits_in_agent_answer(answers: Iterable[object]) -> dict[str, HistoryProcessing]:
     """Read a step's answers; a processor active in one was active. Invalid data does not raise."""
-    found: dict[str, ProcessorFinding] = {}
+    found: dict[str, HistoryProcessing] = {}
     for answer in answers:
         tree = as_dict(answer)
         tree = as_dict(tree.get("processors")) or tree
@@ -291,15 +291,15 @@ def read_history_edits_in_agent_answer(answers: Iterable[object]) -> dict[str, P
     return found
 
 
-def _read_declared_history_edit(name: str, said: object) -> ProcessorFinding:
+def _read_declared_history_edit(name: str, said: object) -> HistoryProcessing:
     part: Mapping[str, Any] = {"activated": said} if isinstance(said, bool) else as_dict(said)
     activated = part.get("activated")
     if not isinstance(activated, bool):
         reason = f"the agent speaks of the {name} and does not say `activated: true` or `false`: {said!r:.100}"
-        return ProcessorFinding(activated=None, evidence="unobservable", reason=reason, where=_WHERE)
+        return HistoryProcessing(activated=None, evidence="unobservable", reason=reason, where=_WHERE)
     counts = {key: part[key] for key in _COUNTS if isinstance(part.get(key), int) and not isinstance(part[key], bool)}
     summary = part.get("summary")
-    return ProcessorFinding(
+    return HistoryProcessing(
         activated=activated,
         evidence="declared",
         reason=f"the agent says that the {name} {'was' if activated else 'was not'} at work",
@@ -310,14 +310,14 @@ def _read_declared_history_edit(name: str, said: object) -> ProcessorFinding:
 
 
 def merge_observed_and_declared_edits(
-    seen: HistoryEditFindings, said: Mapping[str, ProcessorFinding]
+    seen: HistoryEditFindings, said: Mapping[str, HistoryProcessing]
 ) -> HistoryEditFindings:
     return HistoryEditFindings(
         **{name: _merge_declared_finding(getattr(seen, name), said.get(name)) for name in _NAMES}
     )
 
 
-def _merge_declared_finding(seen: ProcessorFinding, said: ProcessorFinding | None) -> ProcessorFinding:
+def _merge_declared_finding(seen: HistoryProcessing, said: HistoryProcessing | None) -> HistoryProcessing:
     if said is None:
         return seen
     if seen.activated is None:
@@ -333,7 +333,7 @@ def _merge_declared_finding(seen: ProcessorFinding, said: ProcessorFinding | Non
     if said.activated is None or (seen.activated and seen.evidence != "inferred"):
         return seen
     reason = f"{said.reason}, and the wire says otherwise: {seen.reason}"
-    return ProcessorFinding(activated=None, evidence="unobservable", reason=reason, where=seen.where)
+    return HistoryProcessing(activated=None, evidence="unobservable", reason=reason, where=seen.where)
 
 
 def check_history_edit_assertions(
@@ -352,7 +352,7 @@ def check_history_edit_assertions(
 class _MessageProcessingCheck:
     name: str
     wanted: HistoryEditAssertions
-    finding: ProcessorFinding
+    finding: HistoryProcessing
     least: str
     scope: CaseVariables
 
@@ -389,7 +389,7 @@ class _MessageProcessingCheck:
         if key in _COUNTS:
             value = finding.values.get(key)
             actual = Unknown(f"how many is not known: {finding.reason}") if value is None else value
-            found = check_number_matcher(name, actual, matcher, self.scope, where=finding.where)
+            found = check_number_against_matcher(name, actual, matcher, self.scope, where=finding.where)
             return [replace(each, evidence=finding.evidence) for each in found]
         words = matcher if isinstance(matcher, Sequence) and not isinstance(matcher, str) else [matcher]
         wanted = key == "summaryContains"
@@ -460,7 +460,7 @@ def evaluate_step_traffic_assertions(
         made += check_token_usage_and_cost(step.usage, measured, context.scope)
     if step.message_processing is not None:
         before = [each for each in context.wire.calls if each.call.seq <= window.after]
-        found = find_history_edits(measured, before, continues=window.continues, spoken=context.spoken)
+        found = find_history_cuts(measured, before, continues=window.continues, spoken=context.spoken)
         said = read_history_edits_in_agent_answer(answer for index, answer in context.declared if index == window.index)
         made += check_history_edit_assertions(
             step.message_processing, merge_observed_and_declared_edits(found, said), context.scope

@@ -20,11 +20,11 @@ from llmproxy.suite.checks.row_selection import (
     POLL,
     RowCheckContext,
     RowWithColumnMatches,
-    capture_row,
+    append_to_failed_assertion,
+    capture_row_as_variable,
     check_row_against_field_matchers,
     compute_column_matches_of_rows,
     describe_row_user_filter,
-    extend_failure_message,
     filter_rows_by_matchers,
     find_nearest_row,
     format_entity_row_key,
@@ -35,7 +35,7 @@ from llmproxy.suite.checks.row_selection import (
 from llmproxy.suite.matchers.apply import (
     all_assertions_hold,
     assertion,
-    check_number_matcher,
+    check_number_against_matcher,
     check_value,
     make_error_assertion,
     may_count_be_zero,
@@ -173,7 +173,7 @@ def _check_created_until_deadline(
         # Nothing yet is no proof that nothing comes: only rows that are there end the wait early.
         if (passed and matching) or left <= 0:
             if passed and item.as_ and info is not None:
-                assertions += capture_row(run, name, info, matching, item.as_, overwrite=item.overwrite)
+                assertions += capture_row_as_variable(run, name, info, matching, item.as_, overwrite=item.overwrite)
             return assertions
         run.sleep(min(left, POLL / 4000))
 
@@ -263,7 +263,7 @@ def _report_doubtful_rows(
         hint = f"`store.entities.{item.entity}.reuses: false` says that no number is given out twice"
         return [_build_unknown_count(name, item, said, hint)]
     if not all_assertions_hold(found):
-        return [extend_failure_message(each, said) for each in found]
+        return [append_to_failed_assertion(each, said) for each in found]
     if run.alone and item.count is not None and any(each.wanted and not each.changed for each in doubts):
         return [_build_unknown_count(name, item, said, "Say in `fields` whose rows are meant")]
     if said not in run.remarks:
@@ -283,8 +283,8 @@ def _check_new_rows(
     if item.count is not None:
         rows = "; ".join(format_row_values(each.row) for each in judged[:3])
         said = f"{format_count(len(judged), 'new row')} of {info.name}, {len(matching)} as wanted: {rows}"
-        checked = check_number_matcher(f"{name}.count", len(matching), item.count, run.scope)
-        return [extend_failure_message(each, said if judged else none) for each in checked]
+        checked = check_number_against_matcher(f"{name}.count", len(matching), item.count, run.scope)
+        return [append_to_failed_assertion(each, said if judged else none) for each in checked]
     if matching:
         there = format_entity_row_key(info, matching[0].row)
         fields = check_row_against_field_matchers(f"{name}.fields", info, matching[0], item.fields, run.scope)
@@ -307,7 +307,7 @@ def run_verify_step_row_checks(run: RowCheckContext, name: str, wanted: Verify) 
     except LLMProxyError as error:
         return [make_error_assertion(name, error)]
     if wanted.as_ and all_assertions_hold(made):
-        made += capture_row(run, name, info, rows, wanted.as_, overwrite=wanted.overwrite)
+        made += capture_row_as_variable(run, name, info, rows, wanted.as_, overwrite=wanted.overwrite)
     return made
 
 
@@ -334,7 +334,8 @@ def wait_until_rows_match(run: RowCheckContext, name: str, wanted: WaitFor) -> l
         if now >= ends:
             seen = f"; last seen: {format_row_values(last)}" if last else ""
             return [
-                extend_failure_message(each, f"waited {round((now - start) * 1000)} ms{seen}") for each in assertions
+                append_to_failed_assertion(each, f"waited {round((now - start) * 1000)} ms{seen}")
+                for each in assertions
             ]
         run.sleep(min(wanted.poll_interval / 1000, ends - now))
 
@@ -347,8 +348,8 @@ def _check_rows(run: RowCheckContext, name: str, wanted: Verify) -> tuple[Entity
     made: list[Assertion] = []
     if wanted.count is not None:
         there = "; there is " + "; ".join(format_row_values(row) for row in rows[:3]) if rows else ""
-        counted = check_number_matcher(f"{name}.count", len(rows), wanted.count, run.scope)
-        made += [extend_failure_message(each, f"{said}{there}") for each in counted]
+        counted = check_number_against_matcher(f"{name}.count", len(rows), wanted.count, run.scope)
+        made += [append_to_failed_assertion(each, f"{said}{there}") for each in counted]
     if wanted.exists is not None:
         made.append(_check_existence(f"{name}.exists", rows, said, exists=wanted.exists))
     if wanted.fields and not rows and wanted.count is not None:
@@ -373,7 +374,9 @@ def _note_other_users_rows(run: RowCheckContext, name: str, info: EntityInfo, wa
             if run.may_be_created_by_run(row.get(info.user))
         ]
         number = mine + len(others)
-        counts = wanted.count is None or all_assertions_hold(check_number_matcher("", number, wanted.count, run.scope))
+        counts = wanted.count is None or all_assertions_hold(
+            check_number_against_matcher("", number, wanted.count, run.scope)
+        )
         if not others or (counts and not (wanted.exists is False and number)):
             return  # it would hold for them, too
         names = ", ".join(

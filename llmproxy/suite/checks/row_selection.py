@@ -21,10 +21,10 @@ from uuid import UUID, uuid5
 
 from llmproxy.amount_formatting import format_count
 from llmproxy.errors import LLMProxyError, SuiteError
-from llmproxy.protocol import format_cassette_sample_name
+from llmproxy.protocol import append_sample_number_to_name
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.apply import check_value, evaluate_matcher_on_value, make_error_assertion
-from llmproxy.suite.matchers.registry import ABSENT, Match, MatcherOutcomeKind
+from llmproxy.suite.matchers.registry import ABSENT, MatcherOutcomeKind, MatchResult
 from llmproxy.suite.matchers.variable_references import CaseVariables, StepError
 from llmproxy.suite.stores.config import StoreResetSettings, import_module_attribute
 from llmproxy.suite.stores.protocol import (
@@ -174,18 +174,18 @@ def load_reset_hook(policy: StoreResetSettings, folder: Path) -> Callable[[Store
 
 def derive_setup_row_key(scenario: str, sample: int, name: str, kind: ColumnType = ColumnType.UNKNOWN) -> str | int:
     """Return the key of setup's row `name`: a UUID as text, or a number for a numeric column."""
-    made = uuid5(NAMESPACE, f"{format_cassette_sample_name(scenario, sample)}/{name}")
+    made = uuid5(NAMESPACE, f"{append_sample_number_to_name(scenario, sample)}/{name}")
     return made.int % _SPAN + _LOWEST if kind in {ColumnType.INTEGER, ColumnType.NUMBER} else str(made)
 
 
 def build_now_and_seed_env(scenario: str, sample: int) -> dict[str, str]:
-    return {NOW_VARIABLE: NOW, SEED_VARIABLE: format_cassette_sample_name(scenario, sample)}
+    return {NOW_VARIABLE: NOW, SEED_VARIABLE: append_sample_number_to_name(scenario, sample)}
 
 
 @dataclass(frozen=True, slots=True)
 class RowWithColumnMatches:
     row: Row
-    found: Mapping[str, Match]
+    found: Mapping[str, MatchResult]
 
     @property
     def all_match(self) -> bool:
@@ -201,7 +201,7 @@ class RowWithColumnMatches:
 def compute_column_matches_of_rows(
     rows: Iterable[Row], fields: Mapping[str, object], scope: CaseVariables, *, negated: bool = False
 ) -> list[RowWithColumnMatches]:
-    def judge(row: Row, name: str) -> Match:
+    def judge(row: Row, name: str) -> MatchResult:
         return evaluate_matcher_on_value(row.get(name, ABSENT), fields[name], scope, negated=negated)
 
     return [RowWithColumnMatches(row, {name: judge(row, name) for name in fields}) for row in rows]
@@ -364,7 +364,7 @@ class RowCheckContext:
         return row
 
 
-def extend_failure_message(assertion: Assertion, more: str) -> Assertion:
+def append_to_failed_assertion(assertion: Assertion, more: str) -> Assertion:
     if assertion.status is Status.PASSED:
         return assertion
     return replace(assertion, message=f"{assertion.message} ({more})" if assertion.message else more)
@@ -374,7 +374,7 @@ def describe_row_user_filter(info: EntityInfo, user: str | None) -> str:
     return f" for the user {user!r} ({info.user})" if info.user is not None and user is not None else ""
 
 
-def capture_row(
+def capture_row_as_variable(
     run: RowCheckContext, name: str, info: EntityInfo, rows: Sequence[Row], alias: str, *, overwrite: bool
 ) -> list[Assertion]:
     """Capture the one selected row; it is an error if there are several. Returns the problem, if any."""

@@ -17,7 +17,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.apply import (
     all_assertions_hold,
     assertion,
-    check_number_matcher,
+    check_number_against_matcher,
     check_value,
     check_values_at_paths,
     evaluate_matcher_on_value,
@@ -32,7 +32,7 @@ from llmproxy.trace.observing.tool_calls import (
     SeenModelCall,
     ToolCallsAtMcpServers,
     ToolUse,
-    diff_model_and_mcp_tool_calls,
+    diff_asked_and_served_tool_calls,
 )
 from llmproxy.trace.reading.decoded_exchange import list_declared_argument_names
 
@@ -292,7 +292,7 @@ def check_mcp_server_calls(
     if as_asked and asked.unreadable:
         made.append(make_error_assertion(_AS_ASKED, explain_unreadable_answers(asked), where=asked.unreadable[0].label))
     elif as_asked:
-        differences = diff_model_and_mcp_tool_calls(asked.tools, served)
+        differences = diff_asked_and_served_tool_calls(asked.tools, served)
         message = "; ".join(differences[:_SHOWN])
         made.append(assertion(_AS_ASKED, message, holds=not differences, where=_first_call_label(served.tools)))
     return made
@@ -373,7 +373,9 @@ class _CallCheck:
         name = f"tools.{self.name}{suffix}"
         chosen = self.with_status if self.one_is_enough or self.none else self.all
         unknown = len(self.unknown) if self.one_is_enough or self.none else 0
-        found = check_number_matcher(name, len(chosen), self.wanted.count, self.scope, where=_first_call_label(chosen))
+        found = check_number_against_matcher(
+            name, len(chosen), self.wanted.count, self.scope, where=_first_call_label(chosen)
+        )
         others = [
             all_assertions_hold(check_value(name, len(chosen) + more, self.wanted.count, self.scope))
             for more in range(1, unknown + 1)
@@ -542,7 +544,7 @@ def check_total_tool_calls(
     wanted: object, step: AgentActivity, scope: CaseVariables, *, hosted: bool = False
 ) -> list[Assertion]:
     uses = [use for use in step.tools if hosted or use.is_run_by_agent]
-    found = check_number_matcher("totalToolCalls", len(uses), wanted, scope, where=_first_call_label(uses))
+    found = check_number_against_matcher("totalToolCalls", len(uses), wanted, scope, where=_first_call_label(uses))
     seen = f"the calls: {_format_uses(uses)}" if uses else "no tool was called in this step"
     return [
         each if each.status is Status.PASSED else replace(each, message=f"{each.message}; {seen}") for each in found

@@ -207,14 +207,14 @@ class MatcherOutcomeKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class MatchResult:
     outcome: MatcherOutcomeKind
     message: str = ""
     note: str = ""
     """Remark even if it holds: compared as text."""
 
     @classmethod
-    def of(cls, holds: bool, message: str) -> Match:  # noqa: FBT001 (the answer itself)
+    def of(cls, holds: bool, message: str) -> MatchResult:  # noqa: FBT001 (the answer itself)
         return cls(MatcherOutcomeKind.HOLDS) if holds else cls(MatcherOutcomeKind.FAILS, message)
 
 
@@ -230,7 +230,7 @@ class ValueToCheck:
         return self.modifiers.get("ignoreCase") is True
 
 
-Rule = Callable[[Any, ValueToCheck], Match]
+Rule = Callable[[Any, ValueToCheck], MatchResult]
 """Operand (references resolved) and value -> finding."""
 
 
@@ -255,12 +255,12 @@ def register_matcher(
     return register
 
 
-def apply_matcher_to_value(expected: object, seen: ValueToCheck) -> Match:
+def apply_matcher_to_value(expected: object, seen: ValueToCheck) -> MatchResult:
     """Return the finding of a matcher as written: a plain value means equality, all keys of a mapping must hold."""
     if not isinstance(expected, Mapping):
         return apply_named_matcher(choose_eq_or_ref(expected, seen.scope), expected, seen)
     if not (names := [name for name in expected if name not in MODIFIERS]):
-        return Match(MatcherOutcomeKind.UNCLEAR, "nothing is asserted: the matcher has no key")
+        return MatchResult(MatcherOutcomeKind.UNCLEAR, "nothing is asserted: the matcher has no key")
     beside = {name: value for name, value in expected.items() if name in MODIFIERS}
     return combine_required_matches(
         apply_named_matcher(name, expected[name], ValueToCheck(seen.actual, seen.scope, beside)) for name in names
@@ -272,17 +272,19 @@ def choose_eq_or_ref(expected: object, scope: CaseVariables) -> str:
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
 
 
-def apply_named_matcher(name: str, operand: object, seen: ValueToCheck) -> Match:
+def apply_named_matcher(name: str, operand: object, seen: ValueToCheck) -> MatchResult:
     if (known := REGISTRY.get(name)) is None:
-        return Match(MatcherOutcomeKind.UNCLEAR, f"there is no matcher `{name}`")
+        return MatchResult(MatcherOutcomeKind.UNCLEAR, f"there is no matcher `{name}`")
     if isinstance(seen.actual, Unknown) and name not in {"anyOf", "allOf", "not"}:
-        return Match(MatcherOutcomeKind.UNCLEAR, f"the value is not known: {seen.actual.reason}")
+        return MatchResult(MatcherOutcomeKind.UNCLEAR, f"the value is not known: {seen.actual.reason}")
     try:
         found = known.rule(operand if known.raw else seen.scope.resolve_value(operand), seen)
     except StepError as error:
-        return Match(MatcherOutcomeKind.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
+        return MatchResult(MatcherOutcomeKind.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
     except Exception as error:  # noqa: BLE001 - whatever breaks, it was not evaluated
-        return Match(MatcherOutcomeKind.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
+        return MatchResult(
+            MatcherOutcomeKind.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}"
+        )
     doubtful = MatcherOutcomeKind.HOLDS if name == "notContains" else MatcherOutcomeKind.FAILS
     if (
         found.outcome is doubtful
@@ -290,7 +292,7 @@ def apply_named_matcher(name: str, operand: object, seen: ValueToCheck) -> Match
         and (hidden := explain_match_on_redacted_value(seen.actual))
     ):
         outcome = MatcherOutcomeKind.UNCLEAR if name == "notContains" else MatcherOutcomeKind.UNFIT
-        return Match(outcome, "; ".join(filter(None, [found.message, hidden])))
+        return MatchResult(outcome, "; ".join(filter(None, [found.message, hidden])))
     return found
 
 
@@ -304,15 +306,15 @@ _WORST_OF_ALL = (MatcherOutcomeKind.FAILS, *_UNDECIDED, MatcherOutcomeKind.HOLDS
 _BEST_OF_ANY = (MatcherOutcomeKind.HOLDS, *_UNDECIDED, MatcherOutcomeKind.FAILS)
 
 
-def combine_required_matches(found: Iterable[Match]) -> Match:
+def combine_required_matches(found: Iterable[MatchResult]) -> MatchResult:
     return _combine_by_outcome_order(list(found), _WORST_OF_ALL, "; ")
 
 
-def combine_alternative_matches(found: Iterable[Match]) -> Match:
+def combine_alternative_matches(found: Iterable[MatchResult]) -> MatchResult:
     return _combine_by_outcome_order(list(found), _BEST_OF_ANY, "; and ")
 
 
-def _combine_by_outcome_order(each: list[Match], order: Sequence[MatcherOutcomeKind], glue: str) -> Match:
+def _combine_by_outcome_order(each: list[MatchResult], order: Sequence[MatcherOutcomeKind], glue: str) -> MatchResult:
     outcome = min((one.outcome for one in each), key=order.index)
     messages = dict.fromkeys(one.message for one in each if one.outcome is outcome and one.message)
-    return Match(outcome, glue.join(messages), "; ".join(dict.fromkeys(one.note for one in each if one.note)))
+    return MatchResult(outcome, glue.join(messages), "; ".join(dict.fromkeys(one.note for one in each if one.note)))

@@ -28,7 +28,7 @@ from llmproxy.suite.reading.scenario_step_checks import (
     list_capture_names,
 )
 from llmproxy.suite.reading.shared_parts import (
-    apply_defaults,
+    apply_suite_defaults_to_scenario,
     find_files_of_scenarios_entry,
     find_suite_files,
     merge_included_suite_parts,
@@ -343,7 +343,7 @@ class LoadedSuites:
                 expanded = _convert_matrix_to_parametrize(raw, self.problems)
                 known = expanded is not None and len(self.problems) == before
                 raw = expanded or raw
-                filled = apply_defaults(raw, defaults, whole.get("defaultTags"))
+                filled = apply_suite_defaults_to_scenario(raw, defaults, whole.get("defaultTags"))
                 scenario = self.validate_scenario(filled, variables, known=known)
                 if "parametrize" not in raw and isinstance(raw.get("id"), str):  # told with whatever else is wrong
                     self.register_scenario_id(raw["id"], get_yaml_place(raw, "id"))

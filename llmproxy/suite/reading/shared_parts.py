@@ -151,7 +151,7 @@ def _join_lists(first: YamlList, second: YamlList) -> YamlList:
     return made
 
 
-def apply_defaults(scenario: YamlMapping, defaults: YamlMapping | None, tags: object) -> YamlMapping:
+def apply_suite_defaults_to_scenario(scenario: YamlMapping, defaults: YamlMapping | None, tags: object) -> YamlMapping:
     """Return a scenario with the suite's defaults applied; `defaults` must be valid."""
     made = scenario.copy_with_places()
     for key in _SCENARIO:

@@ -18,11 +18,11 @@ from typing import Any
 
 from llmproxy.core.forks.overrides import parse_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
-from llmproxy.protocol import format_cassette_sample_name
+from llmproxy.protocol import append_sample_number_to_name
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.run_session import RunSession, run_in_thread_to_end
-from llmproxy.scenario.running.agent_caller import Caller, read_run_variables_from_agent_env
+from llmproxy.scenario.running.agent_caller import AgentCaller, read_run_variables_from_agent_env
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionToOpen
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit
 from llmproxy.suite.checks.row_selection import (
@@ -119,7 +119,7 @@ async def _run_hook_command(command: str | tuple[str, ...], folder: Path, env: M
         )
 
 
-def resolve_tool_mock_references(case: SuiteCase, scope: CaseVariables, *, proxy: bool) -> Mapping[str, Any] | None:
+def resolve_variables_in_tool_mocks(case: SuiteCase, scope: CaseVariables, *, proxy: bool) -> Mapping[str, Any] | None:
     """Return `mock:` in the form of a session. Raises SuiteError: no proxy; StepError, OverrideError: a reference."""
     if (mock := case.scenario.mock) is None:
         return None
@@ -138,7 +138,7 @@ class CaseResources:
     def __init__(self, run_context: SuiteRunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
         self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
-        self.user = format_cassette_sample_name(case.scenario.user_id or USER, self.sample)
+        self.user = append_sample_number_to_name(case.scenario.user_id or USER, self.sample)
         self.context: StepContext | None = None
         self._back: list[tuple[str, Callable[[], Awaitable[list[str] | None]]]] = []
         """Resources to close, the last one first, with their functions, which return errors."""
@@ -159,7 +159,7 @@ class CaseResources:
             if not run_context.proxy:
                 raise SuiteError(f"{case.id}: what was recorded is looked at through a proxy, and there is none.")
             return SessionToOpen(run_context.proxy, self.cassette, self.sample, how, kind=RejudgingSession)
-        mocks = resolve_tool_mock_references(case, scope, proxy=bool(run_context.proxy))
+        mocks = resolve_variables_in_tool_mocks(case, scope, proxy=bool(run_context.proxy))
         faults = normalize_suite_faults(case.scenario.faults, case.folder)
         if not run_context.proxy:
             if faults is not None:
@@ -170,7 +170,7 @@ class CaseResources:
             run_context.proxy, self.cassette, self.sample, how, must_inject=case.scenario.faults is not None
         )
 
-    async def open_all_but_session(self, session: RunSession | None, caller: Caller) -> None:
+    async def open_all_but_session(self, session: RunSession | None, caller: AgentCaller) -> None:
         """Open all but the session. Raises what stands in the way; what was opened by then is to be given back."""
         if self.run_context.recorded is not None:
             await self._open_for_rejudging(self.run_context.recorded, session, caller)
@@ -210,7 +210,9 @@ class CaseResources:
         await agent.open(session)
         self.context = context
 
-    async def _open_for_rejudging(self, recorded: RunsToRejudge, session: RunSession | None, caller: Caller) -> None:
+    async def _open_for_rejudging(
+        self, recorded: RunsToRejudge, session: RunSession | None, caller: AgentCaller
+    ) -> None:
         assert isinstance(session, RejudgingSession)  # noqa: S101 - it was asked for
         run = recorded.get_judgeable_run(self.case.id, self.sample)
         agent = ReplayingAgentAdapter(
@@ -226,7 +228,7 @@ class CaseResources:
         self.context = context
 
     def _make_context(
-        self, session: RunSession | None, caller: Caller, agent: AgentAdapter, rows: RowCheckContext
+        self, session: RunSession | None, caller: AgentCaller, agent: AgentAdapter, rows: RowCheckContext
     ) -> StepContext:
         run_context, case = self.run_context, self.case
         context = StepContext(

@@ -44,7 +44,7 @@ from llmproxy.suite.matchers.apply import all_assertions_hold, make_error_assert
 from llmproxy.suite.matchers.variable_references import StepError
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_resources import CaseResources
-from llmproxy.suite.run.run_context import SuiteRunContext, build_unjudged_assertion
+from llmproxy.suite.run.run_context import SuiteRunContext, build_not_rejudgeable_assertion
 from llmproxy.suite.run.step_context import (
     StepContext,
     StepResult,
@@ -77,7 +77,7 @@ from llmproxy.trace.observing.agent_activity import (
     find_oldest_replayed_answer_time,
     sum_recorded_agent_call_times,
 )
-from llmproxy.trace.observing.tool_calls import diff_model_and_mcp_tool_calls
+from llmproxy.trace.observing.tool_calls import diff_asked_and_served_tool_calls
 from llmproxy.yaml_reader import YamlPlace
 
 _DONE = re.compile(
@@ -92,7 +92,7 @@ _FAST = 20.0
 _TOLD = 3  # differences in a label
 
 
-def digest_step_settings_for_rejudging(scenario: Scenario, step: StepBase) -> str:
+def hash_step_inputs_affecting_answer(scenario: Scenario, step: StepBase) -> str:
     """Return a digest of what a step's answers depend on besides the texts in a report; empty if it is no talk."""
     if not isinstance(step, Talk):
         return ""
@@ -121,7 +121,7 @@ async def _execute_step(context: StepContext, step: StepBase) -> StepResult:
             if not judges_again:
                 await asyncio.sleep(pause.milliseconds / 1000)
         case VerifyStep() | WaitStep() if judges_again:
-            return StepResult(rest=[build_unjudged_assertion(step.kind)])
+            return StepResult(rest=[build_not_rejudgeable_assertion(step.kind)])
         case VerifyStep():
             return StepResult(rest=await asyncio.to_thread(run_verify_step_row_checks, rows, "verify", step.verify))
         case WaitStep(wait=WaitFor() as wanted):
@@ -141,7 +141,7 @@ async def _run_talk_step(
 ) -> StepResult:
     if context.recorded is not None:
         context.recorded.begin_step(
-            context.index, step.kind, digest_step_settings_for_rejudging(context.case.scenario, step)
+            context.index, step.kind, hash_step_inputs_affecting_answer(context.case.scenario, step)
         )
     entities = [item.entity for item in step.created or ()] if context.recorded is None else []
     before = await asyncio.to_thread(take_row_snapshot_before_step, context.rows, entities) if entities else None
@@ -173,8 +173,10 @@ async def _run_talk_step(
     if context.recorded is not None:
         if step.message_processing is not None:
             why = "what the agent itself said of it is not in the report"
-            done.rest.append(build_unjudged_assertion("messageProcessing", why))
-        done.rest += [build_unjudged_assertion(f"created[{number}]") for number, _ in enumerate(step.created or ())]
+            done.rest.append(build_not_rejudgeable_assertion("messageProcessing", why))
+        done.rest += [
+            build_not_rejudgeable_assertion(f"created[{number}]") for number, _ in enumerate(step.created or ())
+        ]
     if before is not None:
         done.rest += await asyncio.to_thread(check_created_rows, context.rows, before, step.created or ())
     return done
@@ -189,7 +191,7 @@ def _list_traffic_remarks(
         made.append(f"not counted, since the provider runs it: {uncounted} (`includeHosted: true` counts it)")
     if step.observe != "none" and not measured.unreadable:
         served, asked = context.wire.read_tool_server_calls(window.after), measured.tools
-        if not served.unknown_reason and (differing := diff_model_and_mcp_tool_calls(asked, served)):
+        if not served.unknown_reason and (differing := diff_asked_and_served_tool_calls(asked, served)):
             made.append("; ".join(differing[:_TOLD]))
     return made
 
@@ -360,7 +362,7 @@ class _CaseRun:
 
     def _build_step_event(self, index: int, step: StepBase) -> Step:
         about, place = self.emitter.about, _format_place(step.place)
-        given = digest_step_settings_for_rejudging(self.case.scenario, step)
+        given = hash_step_inputs_affecting_answer(self.case.scenario, step)
         return Step(run_id=about.run_id, index=index, kind=step.kind, label=step.label or "", place=place, given=given)
 
     async def _recheck_late_calls(self, context: StepContext) -> None:

@@ -52,7 +52,7 @@ class RunNotRejudgeable(MachineError):
     code = "llmproxy_unjudgeable"
 
 
-def build_unjudged_assertion(
+def build_not_rejudgeable_assertion(
     name: str, why: str = "rows were looked at when the agent ran, and are others now"
 ) -> Assertion:
     return make_error_assertion(name, f"cannot be judged again: {why}")
@@ -72,7 +72,7 @@ class _TalkStep:
     late: Sequence[str] = ()
     """Recordings of calls after its last answer."""
     given: str = ""
-    """Digest of its circumstances (`case_runner.digest_step_settings_for_rejudging`)."""
+    """Digest of its circumstances (`case_runner.hash_step_inputs_affecting_answer`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

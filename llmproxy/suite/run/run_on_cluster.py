@@ -22,7 +22,7 @@ from llmproxy.scenario.cluster.transfer_files import (
     collect_cluster_env_variables,
     get_ray_driver_cassette_dir,
     glob_files,
-    read_bytes_of_cassette_files,
+    read_cassette_files_as_bytes,
     read_project_files_for_cluster,
 )
 from llmproxy.scenario.cluster.worker_node import (
@@ -35,7 +35,7 @@ from llmproxy.scenario.cluster.worker_node import (
 )
 from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.settings import Loaded
-from llmproxy.suite.checks.chat_step_assertions import locate_snapshots
+from llmproxy.suite.checks.chat_step_assertions import get_suite_snapshot_path
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.case_runner import CaseResult, build_run_event_emitter, run_case_once
@@ -76,7 +76,7 @@ def collect_referenced_env_values(files: Iterable[bytes], env: Mapping[str, str]
     return {name: env[name] for name in names if name in env}
 
 
-def pack_suites(
+def pack_suites_for_cluster(
     run_context: SuiteRunContext, cases: Sequence[SuiteCase], paths: Sequence[str], settings: Loaded,
     proxy: Sequence[str], *, files: Sequence[str], variables: Sequence[str], env: Mapping[str, str],
 ) -> SuiteParcel:  # fmt: skip
@@ -86,7 +86,7 @@ def pack_suites(
     agents = list_files_in_agent_configs(
         cases, [(run_context.agent, root), (run_context.defaults.get("agent"), run_context.defaults_folder)]
     )
-    snapshots = [path for path in dict.fromkeys(locate_snapshots(case.path) for case in cases) if path.is_file()]
+    snapshots = [path for path in dict.fromkeys(get_suite_snapshot_path(case.path) for case in cases) if path.is_file()]
     packed = read_project_files_for_cluster([*suites, *agents, *snapshots, *glob_files(files, root)], root)
     live = settings.settings.mode.policy.reaches_network
     said = collect_cluster_env_variables(variables, env, live=live, flag="--send-env")
@@ -94,7 +94,7 @@ def pack_suites(
     wanted = {build_case_cassette_name(case.suite.name, case.id) for case in cases}
     return SuiteParcel(
         batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
-        cassettes={} if server else read_bytes_of_cassette_files(get_ray_driver_cassette_dir(settings), wanted),
+        cassettes={} if server else read_cassette_files_as_bytes(get_ray_driver_cassette_dir(settings), wanted),
         server=server.url if server else "",
         paths=[_make_relative(path, root) for path in paths], options=replace(run_context.options, shard=None),
         proxy=proxy,

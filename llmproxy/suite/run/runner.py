@@ -28,7 +28,7 @@ from llmproxy.client.session_reports import sum_session_reports
 from llmproxy.core.faults.rules import FaultKind
 from llmproxy.core.traffic.canonical_json import format_value_as_one_line_json, parse_json_or_text
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
-from llmproxy.protocol import AGENT, OFFLINE, Mode, format_cassette_sample_name
+from llmproxy.protocol import AGENT, OFFLINE, Mode, append_sample_number_to_name
 from llmproxy.report.events import Completed, Event, Selected, Status, convert_to_event_handlers
 from llmproxy.scenario.repeats.verdicts import COUNTED, RunStatusCounts, decide_repeated_run_status
 from llmproxy.scenario.run_session import wait_despite_cancel
@@ -48,7 +48,7 @@ _WHOLE = ("truncate", "copy", "hook", "http")
 _OWN = ("$userId", "${userId}")
 
 
-def get_case_matrix_values(case: SuiteCase) -> dict[str, Any]:
+def get_matrix_axis_values_of_case(case: SuiteCase) -> dict[str, Any]:
     axes = {name: _format_axis_value(case.values.get(name)) for name in case.scenario.matrix or ()}
     return {"axes": axes} if axes else {}
 
@@ -207,7 +207,7 @@ class _CaseJob:
 
     @property
     def user(self) -> str:
-        return format_cassette_sample_name(self.case.scenario.user_id or USER, self.sample)
+        return append_sample_number_to_name(self.case.scenario.user_id or USER, self.sample)
 
 
 async def run_cases(
@@ -244,7 +244,7 @@ async def run_cases(
         done = [case for case in cases if batch.ran.get(case.id)]
         rows = [
             summarize_scenario_runs(case.id, batch.ran[case.id], case.scenario.min_pass_rate)
-            | get_case_matrix_values(case)
+            | get_matrix_axis_values_of_case(case)
             for case in done
         ]
         every = [each for ran in batch.ran.values() for each in ran]

@@ -29,9 +29,9 @@ from llmproxy.scenario.config import UNSET_ZERO, ScenarioConfig
 from llmproxy.scenario.judge_agent import JudgeAgent
 from llmproxy.scenario.models.errors import ModelNotSet
 from llmproxy.scenario.models.model_calls import choose_model
-from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
+from llmproxy.scenario.models.route_via_proxy import map_upstream_names_to_urls
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller, call_async_adapter_in_time
+from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentCaller, AgentTraffic, call_async_adapter_in_time
 from llmproxy.scenario.running.conversation import ConversationRunner, ScriptActions
 from llmproxy.scenario.running.run_lifecycle import EventEmitter
 from llmproxy.scenario.scenario_state import ScenarioState
@@ -50,7 +50,7 @@ from llmproxy.suite.matchers.apply import assertion, make_error_assertion, worst
 from llmproxy.suite.matchers.registry import quote
 from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.run.run_context import ReplayingAgentAdapter, SuiteRunContext, build_unjudged_assertion
+from llmproxy.suite.run.run_context import ReplayingAgentAdapter, SuiteRunContext, build_not_rejudgeable_assertion
 from llmproxy.suite.schema.assertions import Judging
 from llmproxy.suite.schema.suite import JudgeStep, SimulateStep, Simulation, Talk
 from llmproxy.suite.selection import add_record_command_to_miss
@@ -77,7 +77,13 @@ class SuiteConversation:
     adds_user_farewell = False
 
     def __init__(
-        self, name: str, thread: str, agent: AgentAdapter, caller: Caller, player: UserIdForAgent, listener: StepContext
+        self,
+        name: str,
+        thread: str,
+        agent: AgentAdapter,
+        caller: AgentCaller,
+        player: UserIdForAgent,
+        listener: StepContext,
     ) -> None:
         self.name, self.thread_id = name, thread
         self.answer = ""
@@ -166,7 +172,7 @@ class NamedConversationRegistry:
 
 @dataclass(slots=True)
 class SuiteAgentCaller:
-    """Caller for a suite's run (`Caller`): the step's time limit, and the suite's messages for missing answers."""
+    """Caller for a suite's run (`AgentCaller`): the step's time limit, and the suite's messages for missing answers."""
 
     limit: float | None = None
     """Time limit of an answer in seconds."""
@@ -254,7 +260,7 @@ class StepContext:
     rows: RowCheckContext
     agent: AgentAdapter
     session: RunSession | None
-    caller: Caller
+    caller: AgentCaller
     """Calls the run's adapters, and keeps the proxy's calls."""
     snapshots: SuiteSnapshotFile
     user: str
@@ -406,7 +412,7 @@ def find_judge_and_user_upstreams(case: SuiteCase) -> dict[str, str]:
         return {}
 
     models = [choose_model(who, model, None, UNSET_ZERO, None) for who, model in asked]
-    return upstreams_of_models(each for each in models if each is not None)
+    return map_upstream_names_to_urls(each for each in models if each is not None)
 
 
 @dataclass(slots=True)
@@ -461,7 +467,9 @@ async def rejudge_simulated_conversation(
     if step.simulate.criteria:
         return answer, await _judge_criteria(context, conversation, step.simulate)
     return answer, [
-        build_unjudged_assertion("simulate.goal", "whether the user is content, the user said when the agent ran")
+        build_not_rejudgeable_assertion(
+            "simulate.goal", "whether the user is content, the user said when the agent ran"
+        )
     ]
 
 

@@ -17,7 +17,7 @@ import httpx
 
 from llmproxy.did_you_mean import fold_name_case
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.values.messages import ValuePath, parse_value_path, require_value_at_path
+from llmproxy.scenario.values.messages import ParsedJsonPath, parse_value_path, require_value_at_path
 from llmproxy.suite.stores.protocol import (
     DeclaredEntityColumns,
     EntityInfo,
@@ -35,7 +35,7 @@ from llmproxy.suite.stores.protocol import (
 
 MEMBERS = ("list", "get", "create", "delete", "body", "rows", "row", "next", "id", "user", "columns", "reuses")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-WHOLE = ValuePath("$", ())
+WHOLE = ParsedJsonPath("$", ())
 _NAME = re.compile(r"\$(\w+)")
 _PARTIAL = 206
 _NEXT = ("next", "nextpage", "nextpageurl", "nexturl", "nextlink", "@odata.nextlink", "nextcursor", "nextpagetoken",
@@ -93,9 +93,9 @@ class EntityHttpEndpoints:
     create: StoreRequestTemplate | None
     delete: StoreRequestTemplate | None
     body: Any
-    rows: ValuePath
-    row: ValuePath
-    next: ValuePath | None
+    rows: ParsedJsonPath
+    row: ParsedJsonPath
+    next: ParsedJsonPath | None
 
 
 def parse_entity_http_endpoints(name: str, given: object) -> EntityHttpEndpoints:
@@ -138,7 +138,7 @@ def _read_template(
     return StoreRequestTemplate(method.upper(), address.strip())
 
 
-def _read_path(given: Mapping[str, Any], at: str, member: str) -> ValuePath | None:
+def _read_path(given: Mapping[str, Any], at: str, member: str) -> ParsedJsonPath | None:
     return None if given.get(member) is None else parse_value_path(str(given[member]), f"{at}.{member}")
 
 
@@ -322,7 +322,7 @@ class HttpEntityStore(StoreBase):
             raise StoreError(f"the next page of {here} is on another host: {url}")
         return url
 
-    def _require_row(self, entity: str, path: ValuePath, value: Any, answer: httpx.Response) -> Row:
+    def _require_row(self, entity: str, path: ParsedJsonPath, value: Any, answer: httpx.Response) -> Row:
         try:
             row = require_value_at_path(path, value)
         except LookupError:

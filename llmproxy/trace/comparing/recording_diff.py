@@ -61,7 +61,7 @@ class TurnChange:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnPair:
+class OldAndNewTurnPair:
     what: What
     old: int | None
     """Number of the turn in A, from 1."""
@@ -88,7 +88,7 @@ class CassetteTotals:
 class CassetteDiff:
     old: CassetteTotals
     new: CassetteTotals
-    pairs: tuple[TurnPair, ...] = ()
+    pairs: tuple[OldAndNewTurnPair, ...] = ()
 
     @property
     def is_same(self) -> bool:
@@ -148,7 +148,7 @@ def _format_canonical_body(body: bytes) -> str:
 
 def _align_turns_by_key(
     keys: list[Any], new_keys: list[Any], a: list[CallSummary], b: list[CallSummary]
-) -> Iterator[TurnPair]:
+) -> Iterator[OldAndNewTurnPair]:
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, keys, new_keys, autojunk=False).get_opcodes():
         i, j = i1, j1
         while i < i2 and j < j2:
@@ -158,14 +158,16 @@ def _align_turns_by_key(
             changes = (*of_request, *_compare_conversation(a[i], b[j]))
             what: What = "changed" if changes else "same"
             beyond = of_request if b[j].operation in CHAT else changes
-            yield TurnPair(what, i + 1, j + 1, b[j].title, format_clipped_json(b[j].asked), changes, beyond)
+            yield OldAndNewTurnPair(what, i + 1, j + 1, b[j].title, format_clipped_json(b[j].asked), changes, beyond)
             i, j = i + 1, j + 1
         for n in range(i, i2):
             changes = tuple(_list_lone_turn_changes(a[n]))
-            yield TurnPair("removed", n + 1, None, a[n].title, format_clipped_json(a[n].asked), changes, changes)
+            yield OldAndNewTurnPair(
+                "removed", n + 1, None, a[n].title, format_clipped_json(a[n].asked), changes, changes
+            )
         for n in range(j, j2):
             changes = tuple(TurnChange(each.what, "", each.old) for each in _list_lone_turn_changes(b[n]))
-            yield TurnPair("added", None, n + 1, b[n].title, format_clipped_json(b[n].asked), changes, changes)
+            yield OldAndNewTurnPair("added", None, n + 1, b[n].title, format_clipped_json(b[n].asked), changes, changes)
 
 
 def _list_lone_turn_changes(turn: CallSummary) -> Iterator[TurnChange]:
@@ -245,7 +247,7 @@ class TraceAndRequestsDiff:
         return cls(ReplayDiff.compute(before, after), compare_cassettes(old, new))
 
     @property
-    def pairs_beyond_run_diff(self) -> list[TurnPair]:
+    def pairs_beyond_run_diff(self) -> list[OldAndNewTurnPair]:
         return [
             each for each in self.requests.pairs if each.what in ("added", "removed") or each.changes_beyond_run_diff
         ]

@@ -23,16 +23,16 @@ from llmproxy.amount_formatting import sum_if_all_known
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str
 from llmproxy.core.providers.provider_table import MCP_PREFIX
-from llmproxy.core.traffic.canonical_json import parse_json, sort_json_members
+from llmproxy.core.traffic.canonical_json import parse_json_or_none, sort_json_members
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.tool_calls import (
-    LiveAndRecordedExchangeTimes,
+    ExchangeTimesForOrdering,
     PossiblyIncompleteSum,
     SeenModelCall,
     ToolCallsAtMcpServers,
     ToolUse,
-    diff_model_and_mcp_tool_calls,
+    diff_asked_and_served_tool_calls,
     read_calls_received_by_mcp_servers,
     sum_usage_of_model_calls,
 )
@@ -104,7 +104,7 @@ class ToolResult:
         stripped = text.lstrip()
         if stripped[:1] != "{":
             return cls(text, declared or _FAILED.match(stripped) is not None)
-        value = as_dict(parse_json(stripped))
+        value = as_dict(parse_json_or_none(stripped))
         errors = any(map(value.get, _ERRORS)) or any(value.get(name) is flag for name, flag in _FLAGS)
         return cls(text, declared or errors)
 
@@ -274,7 +274,7 @@ class ModelCallObserver:
         origins = self._origins.get(seen.call.key) if seen.call.key else None
         found = self._origins[seen.call.key] = set(origins or ())
         said = list_tool_result_of_each_message(exchange)
-        for told in find_unanswered_tool_results(exchange.messages):
+        for told in find_tool_results_awaiting_model(exchange.messages):
             result, call_id = said[told.place], exchange.messages[told.place].tool_call_id
             self._conversations.take_pending_call_of_result(conversation, call_id)
             if result is None or not told.sure or told.place < place.known:
@@ -290,7 +290,7 @@ class ModelCallObserver:
         if (answer := exchange.answer) is None:
             return
         call, began = seen.call, exchange.interaction.started_at
-        asking = LiveAndRecordedExchangeTimes(
+        asking = ExchangeTimesForOrdering(
             live=(call.at, call.at + call.ms / 1000), recorded=(began, began + (exchange.duration_ms or 0.0) / 1000)
         )
         self._keys[seen.call.seq] = seen.call.key
@@ -329,14 +329,14 @@ def build_store_independent_id(recording: Mapping[str, Any]) -> str:
     return f"{known['key']}#{known['occurrence']}@{digest}"
 
 
-def list_mcp_tool_call_mismatches(made: Iterable[Interaction]) -> list[str]:
+def list_model_vs_mcp_call_mismatches(made: Iterable[Interaction]) -> list[str]:
     """List mismatches of models' and servers' tool calls in a cassette; none if a model's answer cannot be read."""
     wire = ModelCallObserver()
     wire.add_calls((_interaction_to_call(number, each), each) for number, each in enumerate(made, 1))
     served = wire.read_tool_server_calls()
     if served.unknown_reason or not any(each.is_chat for each in wire.calls) or wire.build_step(0).unreadable:
         return []
-    return diff_model_and_mcp_tool_calls(wire.list_tool_uses(), served)
+    return diff_asked_and_served_tool_calls(wire.list_tool_uses(), served)
 
 
 def _interaction_to_call(number: int, made: Interaction) -> Call:
@@ -395,7 +395,7 @@ class ToolCallsAwaitingResults:
                 self._ids[tool.id] = self._ids.get(tool.id, 0) + 1
 
     def take_call_of_result(
-        self, conversation: RecordedConversation, call_id: str | None, told: UnansweredToolResult, of: _Keys | None
+        self, conversation: RecordedConversation, call_id: str | None, told: ToolResultAwaitingModel, of: _Keys | None
     ) -> ToolUse | None:
         """Take the call of a result; `of`: only one requested in answer to one of these requests."""
         if (found := next(self._find_calls_for_result(conversation, call_id, told, of), None)) is None:
@@ -405,7 +405,7 @@ class ToolCallsAwaitingResults:
         return found.tool
 
     def _find_calls_for_result(
-        self, conversation: RecordedConversation, call_id: str | None, told: UnansweredToolResult, of: _Keys | None
+        self, conversation: RecordedConversation, call_id: str | None, told: ToolResultAwaitingModel, of: _Keys | None
     ) -> Iterator[_WaitingCall]:
         asked = told.call
         # Of whole answers before those that were cut off, of the latest answer first, there in their order.
@@ -449,7 +449,7 @@ def _is_same_tool_call(tool: ToolUse, asked: ToolCall) -> bool:
     return tool.raw == asked.arguments or sort_json_members(tool.raw) == sort_json_members(asked.arguments)
 
 
-class UnansweredToolResult(NamedTuple):
+class ToolResultAwaitingModel(NamedTuple):
     place: int
     call: ToolCall | None
     """The call that it is for by the history, None without one."""
@@ -459,7 +459,7 @@ class UnansweredToolResult(NamedTuple):
     """All calls of its answer for the agent, by the history."""
 
 
-def find_unanswered_tool_results(messages: Sequence[Message]) -> Iterator[UnansweredToolResult]:
+def find_tool_results_awaiting_model(messages: Sequence[Message]) -> Iterator[ToolResultAwaitingModel]:
     """Yield the results that no model has answered yet."""
     start = next((n for n in range(len(messages), 0, -1) if messages[n - 1].tool_calls), 0)
     answered = [n for n in range(start, len(messages) - 1) if messages[n].role == "assistant"]
@@ -480,4 +480,4 @@ def find_unanswered_tool_results(messages: Sequence[Message]) -> Iterator[Unansw
         call = call or next((each for each in asked if message.tool_call_id in (None, each.name)), None)
         if call is not None:
             asked.remove(call)
-        yield UnansweredToolResult(place, call, sure, together)
+        yield ToolResultAwaitingModel(place, call, sure, together)

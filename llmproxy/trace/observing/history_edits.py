@@ -103,7 +103,7 @@ def explain_history_kept_by_provider(exchange: DecodedExchange) -> str:
 
 
 @dataclass(slots=True)
-class ProcessorFinding:
+class HistoryProcessing:
     activated: bool | None
     """None: unknown."""
     evidence: str
@@ -117,17 +117,17 @@ class ProcessorFinding:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEditFindings:
-    condenser: ProcessorFinding
-    pruner: ProcessorFinding
-    tokenLimiter: ProcessorFinding  # noqa: N815 - the name that suites use
+    condenser: HistoryProcessing
+    pruner: HistoryProcessing
+    tokenLimiter: HistoryProcessing  # noqa: N815 - the name that suites use
 
 
-def find_history_edits(
+def find_history_cuts(
     step: AgentActivity, before: Sequence[SeenModelCall] = (), *, continues: bool = False, spoken: Sequence[str] = ()
 ) -> HistoryEditFindings:
     """Find edits in a step after the exchanges `before`; `spoken`: the users' texts in the run, empty if unknown."""
     all_seen = [*before, *step.seen]
-    found: dict[str, list[ProcessorFinding]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
+    found: dict[str, list[HistoryProcessing]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
     doubts: list[str] = []
     for seen in (each for each in step.seen if each.call.operation in CHAT and not _is_failed_exchange(each)):
         if seen.exchange is None:
@@ -158,8 +158,8 @@ def _is_failed_exchange(seen: SeenModelCall) -> bool:
     return seen.exchange.failed if seen.exchange is not None else not seen.has_counted_answer
 
 
-def _find_shown_edits(link: ParentRequestLink) -> list[tuple[str, ProcessorFinding]]:
-    told: list[tuple[str, ProcessorFinding]] = []
+def _find_shown_edits(link: ParentRequestLink) -> list[tuple[str, HistoryProcessing]]:
+    told: list[tuple[str, HistoryProcessing]] = []
     pruned = link.change.pruned
     for gap in link.change.gaps:
         if texts := [item.text for item in gap.inserted] or find_summary_in_system(link.change, proof=link.proof):
@@ -169,7 +169,7 @@ def _find_shown_edits(link: ParentRequestLink) -> list[tuple[str, ProcessorFindi
                     f"tokenLimiter cannot be observed: {len(gap.missing)} messages are missing, and it is not proven "
                     "that the new text is a summary of them"
                 )
-                told.append(("tokenLimiter", ProcessorFinding(None, "unobservable", reason, link.seen.label)))
+                told.append(("tokenLimiter", HistoryProcessing(None, "unobservable", reason, link.seen.label)))
         elif all(is_tool_result_or_textless_call(item) for item in gap.missing):
             pruned += sum(max(len(item.calls), 1) for item in gap.missing)
         else:
@@ -184,7 +184,7 @@ def _find_shown_edits(link: ParentRequestLink) -> list[tuple[str, ProcessorFindi
 
 def _build_condenser_finding(
     link: ParentRequestLink, gap: MissingHistoryMessages, texts: list[str]
-) -> ProcessorFinding:
+) -> HistoryProcessing:
     values: dict[str, int | None] = {
         "condensedMessages": len(gap.missing),
         "recentMessages": gap.kept if gap.sure else None,
@@ -200,11 +200,11 @@ def _build_condenser_finding(
 
 def _build_activated_finding(
     evidence: str, reason: str, seen: SeenModelCall, values: dict[str, int | None], texts: list[str] | None
-) -> ProcessorFinding:
-    return ProcessorFinding(True, evidence, reason, seen.label, values, texts)  # noqa: FBT003 - it was at work
+) -> HistoryProcessing:
+    return HistoryProcessing(True, evidence, reason, seen.label, values, texts)  # noqa: FBT003 - it was at work
 
 
-def _combine_findings(name: str, found: Sequence[ProcessorFinding], doubts: Sequence[str]) -> ProcessorFinding:
+def _combine_findings(name: str, found: Sequence[HistoryProcessing], doubts: Sequence[str]) -> HistoryProcessing:
     """Combine the findings of a step's exchanges: the strongest evidence wins, summaries are concatenated."""
     if found:
         best = max(found, key=lambda each: EVIDENCE.index(each.evidence))
@@ -213,8 +213,8 @@ def _combine_findings(name: str, found: Sequence[ProcessorFinding], doubts: Sequ
         best.summaries = known or (None if None in texts else [])
         return best
     if doubts:
-        return ProcessorFinding(None, "unobservable", f"{name} cannot be observed: {'; '.join(doubts[:3])}")
-    return ProcessorFinding(activated=False, evidence="proven", reason="every request carried its whole history")
+        return HistoryProcessing(None, "unobservable", f"{name} cannot be observed: {'; '.join(doubts[:3])}")
+    return HistoryProcessing(activated=False, evidence="proven", reason="every request carried its whole history")
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ _OK = range(200, 300)
 
 
 @dataclass(frozen=True, slots=True)
-class LiveAndRecordedExchangeTimes:
+class ExchangeTimesForOrdering:
     """Times of the exchange in which a tool was requested, for ordering."""
 
     live: _Span = (0.0, 0.0)
@@ -53,7 +53,7 @@ class LiveAndRecordedExchangeTimes:
     recorded: _Span = (0.0, 0.0)
     """Start and end of the recording: in a replay, which takes no time, concurrent exchanges may be sequential."""
 
-    def is_over_before(self, other: LiveAndRecordedExchangeTimes) -> bool:
+    def is_over_before(self, other: ExchangeTimesForOrdering) -> bool:
         """Return whether its answer came before the other was sent, and they were not concurrent when recorded."""
         apart = self.recorded == other.recorded or _ends_before(self.recorded, other.recorded)
         return _ends_before(self.live, other.live) and (apart or _ends_before(other.recorded, self.recorded))
@@ -85,7 +85,7 @@ class ToolUse:
     output: str | None = None
     """Result of the tool as sent to the model; None if not observed."""
     errored: bool = False
-    asking: LiveAndRecordedExchangeTimes = LiveAndRecordedExchangeTimes()
+    asking: ExchangeTimesForOrdering = ExchangeTimesForOrdering()
     heard: int | None = None
     """Number of the call whose request brought the result: tools requested from then on are later."""
     approval: bool = False
@@ -201,7 +201,7 @@ def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
     )  # fmt: skip
 
 
-def diff_model_and_mcp_tool_calls(asked: Sequence[ToolUse], served: ToolCallsAtMcpServers) -> list[str]:
+def diff_asked_and_served_tool_calls(asked: Sequence[ToolUse], served: ToolCallsAtMcpServers) -> list[str]:
     """List differences, in any order, of models' calls from servers' received ones, without an agent's own tools."""
     sides: dict[str, tuple[list[ToolUse], list[ToolUse]]] = defaultdict(lambda: ([], []))
     for use in asked:

@@ -29,7 +29,7 @@ from llmproxy.core.dialects.messages import (
 from llmproxy.core.dialects.stream_events import SSEParser, list_stream_events
 from llmproxy.core.dialects.usage_and_cost import LIMITS, compute_cost
 from llmproxy.core.providers.provider_table import PROVIDERS
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header
 from llmproxy.trace.span_models import Span, TokenUsage
 
@@ -214,7 +214,7 @@ def decode_interaction_to_messages(interaction: Interaction, history: RequestMes
     response = interaction.response
     kind = response.mime_type
     events = [value for value in list_stream_events(kind, response.body) if isinstance(value, dict)]
-    tree = as_dict(parse_json(interaction.request.body))
+    tree = as_dict(parse_json_or_none(interaction.request.body))
     timed = response.head_offset > 0 or any(chunk.offset for chunk in response.chunks)
     last = response.chunks[-1].offset if response.chunks else response.head_offset
     model, answer_id, finished = _read_model_id_and_finish(events)
@@ -241,7 +241,7 @@ def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
     for chunk in interaction.response.chunks[:_FIRST_CHUNKS]:
         data += chunk.data
         if sse:
-            values = [parse_json(event.data) for event in parser.parse_bytes(chunk.data)]
+            values = [parse_json_or_none(event.data) for event in parser.parse_bytes(chunk.data)]
         else:  # what other framings have so far is read anew with each chunk; the first words come soon
             values = list_stream_events(kind, data)[seen:]
             seen += len(values)

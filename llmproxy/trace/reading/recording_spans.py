@@ -10,7 +10,7 @@ from typing import Any
 
 from llmproxy.advice import format_llmproxy_command
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.cassettes.anonymized_export import build_interaction_from_json, convert_value_to_json
+from llmproxy.core.cassettes.anonymized_export import build_interaction_from_json, convert_interaction_to_json
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
@@ -37,7 +37,9 @@ def read_interactions_as_json(path: Path | str, *, cassette: str, sample: int = 
     """Yield the agent's recordings in the proxy's JSON form, in order. Raises as :func:`spans_of`."""
     with open_store(path, writable=False, now=time.time) as store:  # noqa: TID251 - as above
         yield from (
-            convert_value_to_json(each) for each in store.iter_interactions(cassette, sample) if each.party == AGENT
+            convert_interaction_to_json(each)
+            for each in store.iter_interactions(cassette, sample)
+            if each.party == AGENT
         )
 
 

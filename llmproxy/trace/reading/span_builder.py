@@ -72,7 +72,7 @@ _PREFIX = re.compile(r"__|[./:]")
 
 
 @dataclass(slots=True, eq=False)
-class QueuedTraceSpan:
+class IncompleteSpanQueueEntry:
     span: Span
     ready: bool
     size: int
@@ -80,11 +80,11 @@ class QueuedTraceSpan:
 
 class IncompleteSpanQueue:
     def __init__(self) -> None:
-        self._waiting: deque[QueuedTraceSpan] = deque()
+        self._waiting: deque[IncompleteSpanQueueEntry] = deque()
         self._size = 0
 
-    def add_span(self, span: Span, *, ready: bool = True, size: int = 0) -> QueuedTraceSpan:
-        entry = QueuedTraceSpan(span, ready, size)
+    def add_span(self, span: Span, *, ready: bool = True, size: int = 0) -> IncompleteSpanQueueEntry:
+        entry = IncompleteSpanQueueEntry(span, ready, size)
         self._waiting.append(entry)
         self._size += size
         return entry
@@ -157,8 +157,8 @@ def build_tool_identity_attributes(call: ToolCall) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class FailedCallSpansAwaitingRetry:
-    request: QueuedTraceSpan
-    response: QueuedTraceSpan
+    request: IncompleteSpanQueueEntry
+    response: IncompleteSpanQueueEntry
     attempts: int = 1
 
 
@@ -334,7 +334,7 @@ class InteractionsToSpansConverter:
             self._carried.add(call.id)
         self._line.add_span(span)
 
-    def _convert_to_attempt(self, failed: FailedCallSpansAwaitingRetry) -> QueuedTraceSpan:
+    def _convert_to_attempt(self, failed: FailedCallSpansAwaitingRetry) -> IncompleteSpanQueueEntry:
         """Turn a failed answer into an attempt: the request stays one, and its usage is not added."""
         span = failed.response.span
         span.kind, span.name = SpanKind.AGENT_STEP, "llm_attempt"

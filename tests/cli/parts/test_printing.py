@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.cli.parts.printing import (
-    escape_lines,
+    escape_all_but_line_breaks,
     format_body_for_reading,
     format_size,
     format_table_lines,
@@ -19,14 +19,14 @@ from llmproxy.report.proxy_console import count_terminal_cells
 def test_nothing_recorded_drives_the_terminal(text: str) -> None:
     """Escape sequences, direction marks and lone surrogates come out as escapes."""
     assert to_safe_line(text).isprintable()
-    assert escape_lines(f"{text}\n{text}").replace("\n", "").isprintable()
+    assert escape_all_but_line_breaks(f"{text}\n{text}").replace("\n", "").isprintable()
     assert format_body_for_reading(text.encode("utf-8", "surrogatepass")).replace("\n", "").isprintable()
 
 
 def test_a_line_stays_one_line() -> None:
     """Line breaks and runs of space become one space; paragraphs keep their breaks."""
     assert to_safe_line(" a\n\t b ") == "a b"
-    assert escape_lines("a\r\n\tb") == "a\n    b"
+    assert escape_all_but_line_breaks("a\r\n\tb") == "a\n    b"
 
 
 def test_bodies_read_as_what_they_are() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from llmproxy.client.tools.agent_mcp_servers import (
     FoundMcpServers,
-    build_mcp_config_from_servers,
     find_agent_mcp_servers,
+    make_parsed_mcp_config,
     parse_mcp_config,
     replace_mcp_config_path_in_command,
     rewrite_mcp_config,
@@ -277,7 +277,7 @@ def test_a_server_at_the_proxy_s_own_address_is_left() -> None:
         "old": {"type": "http", "url": "http://localhost:8080/everything/mcp"},
         "new": {"type": "http", "url": "http://127.0.0.1:9000/mcp"},
     }
-    config = build_mcp_config_from_servers(servers)
+    config = make_parsed_mcp_config(servers)
     made, told = rewrite_mcp_config(config, "http://127.0.0.1:8080", "x", ["llmproxy"])
     assert made["mcpServers"]["old"] == servers["old"]
     assert made["mcpServers"]["new"]["url"] == "http://127.0.0.1:8080/s/x/mcp.new/mcp"

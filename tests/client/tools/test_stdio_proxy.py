@@ -18,8 +18,8 @@ import pytest
 from llmproxy.client.tools.mcp_shim import EngineShimBackend
 from llmproxy.client.tools.stdio_proxy import (
     StdioProxy,
+    iterate_stream_lines,
     make_client_line_writer,
-    read_lines,
     split_lines_after_notifications,
 )
 from llmproxy.errors import Exit, MachineError
@@ -327,7 +327,7 @@ def test_an_answer_that_cannot_be_kept_is_an_error_to_its_client() -> None:
 def test_a_line_is_put_together_however_it_came() -> None:
     """Borders of reads are none of lines; an endless line is refused."""
     reads = iter([b"a", b"b\nc\n\nd", b"", b""])
-    assert list(read_lines(lambda _: next(reads))) == [b"ab\n", b"c\n", b"\n", b"d"]
+    assert list(iterate_stream_lines(lambda _: next(reads))) == [b"ab\n", b"c\n", b"\n", b"d"]
 
 
 def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> None:

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Fit, Mismatch, RunVariable, VolatileField, match_requests_with_bindings
+from llmproxy.core.bindings import (
+    Bindings,
+    Mismatch,
+    RequestMatch,
+    RunVariable,
+    VolatileField,
+    match_requests_with_bindings,
+)
 from tests.support.messages import asks, call, used
 from tests.support.narrowing import narrow
 
@@ -63,13 +70,13 @@ def _present() -> Json:
     return _body("/srv/ci/w-1", "/users/ann", "2026-11-23", "release", "aa01bc", "0" * 8 + COMMIT[:32], 1007, 99)
 
 
-def _fit(present: Json) -> Fit | Mismatch:
+def _fit(present: Json) -> RequestMatch | Mismatch:
     return match_requests_with_bindings(Bindings(RECORDED, PRESENT, SLOTS), _recorded(), present)
 
 
 def test_the_same_run_elsewhere_fits() -> None:
     """Folder, home, day, branch, ids, a captured number, times and pids differ, and nothing else."""
-    fit = narrow(Fit, _fit(_present()))
+    fit = narrow(RequestMatch, _fit(_present()))
     assert set(fit.names) == {"chunk", "commit", "cwd", "date", "git_branch", "home", "pid", "task"}
 
 
@@ -187,7 +194,7 @@ def test_a_short_text_that_a_tool_made_is_a_leak_when_it_comes_back() -> None:
         {"messages": [*used("make", {}, json.dumps({"name": made})), asks(call("use", {"nm": named}))]}
         for made, named in (("abc", "abc"), ("xyz", "xyz"), ("xyz", "abc"))
     )
-    assert isinstance(match_requests_with_bindings(Bindings((), (), slots), recorded, present), Fit)
+    assert isinstance(match_requests_with_bindings(Bindings((), (), slots), recorded, present), RequestMatch)
     assert "leaked" in str(narrow(Mismatch, match_requests_with_bindings(Bindings((), (), slots), recorded, leaky)))
 
 
@@ -224,7 +231,7 @@ def test_members_are_compared_as_texts_are(name: str, written: bool) -> None:
     recorded = _keyed(_files("/tmp/a/project", COMMIT), written=written, cwd="/tmp/a/project", commit=COMMIT)
     present = _keyed({**_files("/srv/ci/w-1", "0" * 40), **KEYED.get(name, {})}, written=written)
     result = match_requests_with_bindings(Bindings(RECORDED, PRESENT, SLOTS), recorded, present)
-    assert isinstance(result, Mismatch if name else Fit), str(result)
+    assert isinstance(result, Mismatch if name else RequestMatch), str(result)
     if isinstance(result, Mismatch):
         assert result.path.startswith("$.messages[3].tool_calls[0].function.arguments."), str(result)
         assert ("leaked" in str(result)) == (name == "the recorded commit")

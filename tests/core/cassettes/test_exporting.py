@@ -16,7 +16,7 @@ from llmproxy.core.cassettes.anonymized_export import (
     HOME,
     anonymize_interaction,
     build_interaction_from_json,
-    convert_value_to_json,
+    convert_interaction_to_json,
     describe_remaining_personal_names,
 )
 from llmproxy.core.cassettes.folder_sync import CassetteDir
@@ -215,13 +215,13 @@ def odd() -> Interaction:
 @pytest.mark.parametrize("made", [chat(), chat("é\ud83d\ude00"), odd()], ids=["plain", "text", "odd"])
 def test_what_is_told_is_read_back_whole(made: Interaction) -> None:
     """Bytes, borders, times, ids, usage; nothing is derived anew."""
-    assert build_interaction_from_json(json.loads(json.dumps(convert_value_to_json(made)))) == made
+    assert build_interaction_from_json(json.loads(json.dumps(convert_interaction_to_json(made)))) == made
 
 
 def test_it_is_a_line_of_the_export() -> None:
     """Whoever reads the JSON lines reads this."""
     (recorded,) = read(
-        Source(json.dumps(convert_value_to_json(chat("hi", "one")), ensure_ascii=False).encode(), "x.jsonl")
+        Source(json.dumps(convert_interaction_to_json(chat("hi", "one")), ensure_ascii=False).encode(), "x.jsonl")
     )
     assert (recorded.method, recorded.body) == ("POST", chat("hi").request.body)
     assert recorded.extra["key"] == chat("hi").key
@@ -233,7 +233,7 @@ def test_it_is_a_line_of_the_export() -> None:
 def test_what_is_no_recording_is_said(change: dict[str, object]) -> None:
     """An older proxy may tell less; that is an error with its number, never half a recording."""
     with pytest.raises(CassetteCorrupt, match="recording 5"):
-        build_interaction_from_json(convert_value_to_json(chat()) | change, 5)
+        build_interaction_from_json(convert_interaction_to_json(chat()) | change, 5)
 
 
 def test_a_file_says_where_a_declared_name_stays() -> None:

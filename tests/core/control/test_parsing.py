@@ -17,7 +17,7 @@ from llmproxy.core.control.parsing import (
     parse_enum,
     require_url_encodable_name,
 )
-from llmproxy.core.sessions.session import canonicalize_session_name
+from llmproxy.core.sessions.session import remove_redundant_sample_suffix
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Exhausted, Mode
 
@@ -79,7 +79,7 @@ def test_a_name_is_text_that_a_url_can_say(value: object) -> None:
 ])  # fmt: skip
 def test_a_sample_makes_the_name(name: str, sample: int | None, meant: str) -> None:
     """It may be said in the name, beside it, or both alike."""
-    assert canonicalize_session_name(join_cassette_and_sample(name, sample)) == meant
+    assert remove_redundant_sample_suffix(join_cassette_and_sample(name, sample)) == meant
 
 
 @pytest.mark.parametrize(

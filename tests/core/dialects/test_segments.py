@@ -34,7 +34,7 @@ from llmproxy.core.dialects.stream_events import classify_response_ending
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.providers.routing import RoutedRequest, asks_for_stream, get_operation_dialect, route_by_host
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.core.traffic.json_diff import build_member_path
 from llmproxy.errors import MissError
@@ -81,7 +81,7 @@ def test_segments_hold_every_leaf_once(operation: str, body: object) -> None:
 
 def test_segments_hold_real_requests(traffic: Path) -> None:
     for exchange in exchanges(traffic):
-        if exchange.route is not None and (body := parse_json(exchange.asked)) is not None:
+        if exchange.route is not None and (body := parse_json_or_none(exchange.asked)) is not None:
             assert_whole(exchange.route.operation, body)
 
 

@@ -36,7 +36,7 @@ from llmproxy.core.dialects.stream_events import (
 )
 from llmproxy.core.dialects.usage_and_cost import read_model_named_in_answer, read_usage
 from llmproxy.core.providers.provider_table import Family
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Ending
 from tests.core.dialects.heavy import HEAVY
 from tests.provider.say_bedrock import frame as aws_frame
@@ -123,7 +123,9 @@ def test_a_whole_stream_has_the_events_of_its_pieces(lines: list[bytes], end: by
     body = end.join(lines) + (end if ended else b"")
     parser = SSEParser()
     found = [*parser.parse_bytes(body), *parser.flush_last_event()]
-    assert list_stream_events(SSE, body) == [value for event in found if (value := parse_json(event.data)) is not None]
+    assert list_stream_events(SSE, body) == [
+        value for event in found if (value := parse_json_or_none(event.data)) is not None
+    ]
 
 
 def test_events_once_makes_the_values_of_a_body_once() -> None:

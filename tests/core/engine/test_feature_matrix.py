@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.engine.engine import Engine, ProxyEngineComponentClasses
-from llmproxy.core.engine.recording_and_accounting import EndedCallRecorder
+from llmproxy.core.engine.engine import Engine, EngineComponentClasses
+from llmproxy.core.engine.recording_and_accounting import CallJournalAndUsageRecorder
 from tests.core.engine.feature_matrix import DIALECTS, SITUATIONS, Bases, Cell, combinations, compare, expected, observe
 
 AGAIN = (
@@ -30,13 +30,13 @@ def test_features_do_together_what_they_did(tmp_path: Path, dialect: str) -> Non
     assert not found, "\n".join(found[:40]) + f"\n{len(found)} differences" + AGAIN
 
 
-class _OtherStatus(EndedCallRecorder):
+class _OtherStatus(CallJournalAndUsageRecorder):
     def record_end(self, exchange: Any, status: int, **told: Any) -> Call:
         return super().record_end(exchange, status + 1, **told)
 
 
 class _OtherEngine(Engine):
-    parts = ProxyEngineComponentClasses(accounting=_OtherStatus)
+    parts = EngineComponentClasses(accounting=_OtherStatus)
 
 
 def test_a_change_is_seen(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.keys.mcp import STREAM
-from llmproxy.core.mixed_live_replay import MixedLiveReplaySettings
+from llmproxy.core.mixed_live_replay import LiveChannelSettings
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.core.traffic.response_plan import FramingTraits
@@ -269,7 +269,7 @@ def _look(proxy: InProcess, session: str, number: int, says: str) -> str:
 def test_a_change_that_was_declined_is_none(turned_ones: tuple[bool, ...], tmp_path: Path) -> None:
     """A client answers a server's question otherwise than recorded: that call changed nothing, and the child tells so again."""
     settings: dict[str, Any] = {"upstreams": {"tools": "http://127.0.0.1:9"}}
-    live = MixedLiveReplaySettings(frozenset({Channel.LLM}), read_only=("look",))
+    live = LiveChannelSettings(frozenset({Channel.LLM}), read_only=("look",))
     says = ["decline" if other else "accept" for other in turned_ones]
 
     def run(proxy: InProcess, session: str, answers: Sequence[str], *, impatient: bool = True) -> list[str]:
@@ -333,7 +333,7 @@ def test_a_stream_is_kept_as_far_as_it_was_told(*, early: bool, tmp_path: Path) 
         proxy.time += 1
         proxy.engine.writer.store_answer(stream, proper=True)
         proxy.engine.accounting.record_end(stream, 200)
-    live = MixedLiveReplaySettings(frozenset({Channel.LLM}), read_only=("look",))
+    live = LiveChannelSettings(frozenset({Channel.LLM}), read_only=("look",))
     with InProcess(tmp_path / "x.db", "replay", live=live, **settings) as proxy:
         assert replay(proxy, "m") == [0, 1]
     with InProcess(tmp_path / "x.db", "replay", **settings) as proxy:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.engine.engine import Engine, ProxyEngineComponentClasses
+from llmproxy.core.engine.engine import Engine, EngineComponentClasses
 from llmproxy.core.engine.request_identification import ROTATING, KeyDeriver
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.user_rules import Rules
@@ -47,7 +47,7 @@ class WatchedKeys(KeyDeriver):
 
 
 class WatchedEngine(Engine):
-    parts = ProxyEngineComponentClasses(keying=WatchedKeys)
+    parts = EngineComponentClasses(keying=WatchedKeys)
 
 
 class LongKeys(KeyDeriver):
@@ -57,7 +57,7 @@ class LongKeys(KeyDeriver):
 
 
 class LongEngine(Engine):
-    parts = ProxyEngineComponentClasses(keying=LongKeys)
+    parts = EngineComponentClasses(keying=LongKeys)
 
 
 @contextmanager

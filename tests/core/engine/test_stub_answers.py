@@ -23,13 +23,13 @@ import httpx
 import pytest
 from pydantic import AnyUrl
 
-from llmproxy.core.providers.provider_table import build_http_service_name
+from llmproxy.core.providers.provider_table import build_http_provider_name_and_url
 from llmproxy.core.providers.routing import route_by_host
 from llmproxy.core.providers.stubs import (
     LIFETIME,
     STUBS,
-    RequestForStub,
-    find_stubs,
+    RequestAnsweredByStub,
+    find_stubs_matching_request,
     has_stubs_for_host,
     list_builtin_and_user_stubs,
     parse_query_and_body,
@@ -421,12 +421,16 @@ def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Respons
     rows, url, headers = list_builtin_and_user_stubs(own), request.url, tuple(request.headers.items())
     assert url.host == "mcp.example.com" or has_stubs_for_host(rows, url.host, offline=False)
     target = url.raw_path.decode()
-    where = route_by_host("https", url.host, 443, target, dict([build_http_service_name("https", url.host, 443)]))
+    where = route_by_host(
+        "https", url.host, 443, target, dict([build_http_provider_name_and_url("https", url.host, 443)])
+    )
     assert where
-    asked = RequestForStub(
+    asked = RequestAnsweredByStub(
         url.path, parse_query_and_body(target, headers, request.content), f"https://{url.host}", time.time()
     )
-    row = next(row for row in find_stubs(rows, where, request.method, headers) if row.matches_members(asked))
+    row = next(
+        row for row in find_stubs_matching_request(rows, where, request.method, headers) if row.matches_members(asked)
+    )
     made = row.answer(asked)
     assert made
     return httpx.Response(made.status, headers=made.headers, content=made.body, request=request)

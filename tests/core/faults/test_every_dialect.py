@@ -20,7 +20,7 @@ from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.faults.kinds import KINDS, is_streamed
 from llmproxy.core.faults.rules import FaultCandidateCall, FaultyAnswer
 from llmproxy.core.providers.provider_table import Family
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Ending, Response, header
 from tests.core.faults.cases import call
 from tests.support.narrowing import known
@@ -83,7 +83,7 @@ def recorded(case: Case) -> Response:
 
 
 def calls_of(said: Message) -> list[tuple[str, Any]]:
-    return [(each.name, parse_json(each.arguments)) for each in said.tool_calls]
+    return [(each.name, parse_json_or_none(each.arguments)) for each in said.tool_calls]
 
 
 @pytest.mark.parametrize("kind", DONE_TO_ANSWERS)
@@ -147,10 +147,10 @@ def test_truncated_arguments(case: Case) -> None:
         return
     (made,) = read(case, broken("truncated-arguments", case)).tool_calls
     if has_tool_arguments_as_text(case.operation, stream=case.stream):
-        assert parse_json(made.arguments) is None
+        assert parse_json_or_none(made.arguments) is None
         assert '{"city":"Oslo","unit":"celsius"}'.startswith(made.arguments.replace(" ", ""))
     else:
-        assert parse_json(made.arguments) == {"city": "Oslo"}
+        assert parse_json_or_none(made.arguments) == {"city": "Oslo"}
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.said is TOOL], ids=str)

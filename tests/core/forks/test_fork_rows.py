@@ -19,7 +19,7 @@ from llmproxy.core.forks.fork_rows import (
     fork_cassette,
     lease_cassette_name,
     list_all_forks_in_store,
-    parse_fork_from_file,
+    parse_fork_in_cassette_file,
     store_fork_row,
     store_fork_with_copies,
 )
@@ -85,7 +85,7 @@ def test_what_a_file_says_of_a_fork_comes_back() -> None:
         "b", "a", 3, "because", 1, 2, 9, "$.x", parse_answer_override_options(["t#2=5", "u={}"], ["1=cold"]), NOW + 0.25
     )
     for fork in (plain, whole, replace(plain, live="http, mcp")):
-        assert parse_fork_from_file("b", fork.to_member()) == fork
+        assert parse_fork_in_cassette_file("b", fork.to_member()) == fork
 
 
 @pytest.mark.parametrize(("wrong", "said"), [
@@ -103,7 +103,7 @@ def test_what_a_file_says_of_a_fork_comes_back() -> None:
 def test_what_a_file_cannot_mean_of_a_fork_is_said(wrong: object, said: str) -> None:
     """An override that silently does nothing is worse than none."""
     with pytest.raises(ValueError, match=re.escape(said)):
-        parse_fork_from_file("b", wrong)
+        parse_fork_in_cassette_file("b", wrong)
 
 
 def test_a_cassette_becomes_a_child_and_ceases_to_be_one(path: Path) -> None:

@@ -10,10 +10,10 @@ from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.forks.overrides import (
     AnswerOverrides,
     OverrideError,
-    ToolOverride,
+    ToolResultOverride,
     parse_answer_override_options,
+    parse_answer_overrides_from_json,
     parse_overriding_model_answer,
-    parse_tool_and_answer_overrides,
 )
 
 
@@ -71,10 +71,10 @@ def test_json_that_is_meant_as_text_is_shown_how() -> None:
 def test_the_json_form_goes_both_ways() -> None:
     """What a control request says is what a fork keeps."""
     given = parse_answer_override_options(["a=1", 'b#3={"x": [1]}'], ["0=hi", '4={"tool_calls": [{"name": "f"}]}'])
-    assert parse_tool_and_answer_overrides(json.loads(json.dumps(given.to_json()))) == given
-    assert parse_tool_and_answer_overrides(None) == AnswerOverrides()
-    assert not parse_tool_and_answer_overrides({})
-    assert parse_tool_and_answer_overrides({"tools": [{"tool": "a", "result": {"é": 1}}]}).tools[0].text == '{"é": 1}'
+    assert parse_answer_overrides_from_json(json.loads(json.dumps(given.to_json()))) == given
+    assert parse_answer_overrides_from_json(None) == AnswerOverrides()
+    assert not parse_answer_overrides_from_json({})
+    assert parse_answer_overrides_from_json({"tools": [{"tool": "a", "result": {"é": 1}}]}).tools[0].text == '{"é": 1}'
 
 
 @pytest.mark.parametrize("value", [
@@ -85,7 +85,7 @@ def test_the_json_form_goes_both_ways() -> None:
 ])  # fmt: skip
 def test_bad_json_is_a_bad_request(value: object) -> None:
     with pytest.raises(OverrideError) as error:
-        parse_tool_and_answer_overrides(value)
+        parse_answer_overrides_from_json(value)
     assert error.value.status == 400
 
 
@@ -95,7 +95,7 @@ def test_the_nearest_override_counts() -> None:
     overrides = parse_answer_override_options(["a=all", "a#2=second", "a=later"], []).with_fallback(below)
     found = {nth: overrides.find_tool_override("a", nth) for nth in (1, 2, 3)}
     assert {nth: each and each.text for nth, each in found.items()} == {1: "below", 2: "second", 3: "later"}
-    assert overrides.find_tool_override("b", 1) == ToolOverride("b", "only")
+    assert overrides.find_tool_override("b", 1) == ToolResultOverride("b", "only")
     assert overrides.find_tool_override("c", 1) is None
     assert overrides.answers[0].text == "x"
 

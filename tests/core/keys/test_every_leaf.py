@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.built_in_body_rules import SHAPES, MemberAction, MemberRule, Shape
+from llmproxy.core.keys.built_in_body_rules import SHAPES, KeyMemberRule, MemberAction, Shape
 from llmproxy.core.keys.head_rules import (
     ELSEWHERE,
     ELSEWHERE_PREFIXES,
@@ -46,7 +46,7 @@ class Maker:
     """Makes the body that has everything a shape has rules for, and notes where each rule stands."""
 
     def __init__(self) -> None:
-        self.rules: dict[Path, MemberRule] = {}
+        self.rules: dict[Path, KeyMemberRule] = {}
         self._numbers = itertools.count(1)
 
     def make(self, shape: Shape, path: Path, seen: tuple[int, ...] = (), kind: str = "") -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Maker:
                 made["thinking"] = "hm"
         return made
 
-    def _value(self, rule: MemberRule, path: Path, seen: tuple[int, ...]) -> object:
+    def _value(self, rule: KeyMemberRule, path: Path, seen: tuple[int, ...]) -> object:
         number = next(self._numbers)
         if rule.do is MemberAction.STREAM:
             return False
@@ -126,7 +126,7 @@ def written(tree: dict[str, Any], path: Path, value: object) -> bytes:
         node[path[-1]] = old
 
 
-def others(old: object, rule: MemberRule | None) -> list[object]:
+def others(old: object, rule: KeyMemberRule | None) -> list[object]:
     """Return values that are not `old`: another of its kind, and the likes of those that are easily mistaken for nothing or for ours."""
     if rule is None:
         return [f"{old}2"]
@@ -135,7 +135,7 @@ def others(old: object, rule: MemberRule | None) -> list[object]:
     return [7 if isinstance(old, bool) or old is None else 99, "yes", ["x"], {"x": 1}]
 
 
-def expected(rule: MemberRule | None, old: object, new: object) -> bool | None:
+def expected(rule: KeyMemberRule | None, old: object, new: object) -> bool | None:
     """Return whether a change counts by the tables; None where that depends on the rest (a name that ties things together)."""
     if rule is None:
         return True

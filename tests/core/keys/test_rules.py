@@ -18,8 +18,8 @@ from llmproxy.core.keys.built_in_body_rules import (
     NOTHING,
     RESPONSES,
     SHAPES,
+    KeyMemberRule,
     MemberAction,
-    MemberRule,
     Shape,
 )
 from llmproxy.core.keys.head_rules import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
@@ -38,7 +38,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.settings import parse_normalize_rules
 
 
-def rules(shape: Shape, seen: set[int]) -> Iterator[tuple[str, MemberRule]]:
+def rules(shape: Shape, seen: set[int]) -> Iterator[tuple[str, KeyMemberRule]]:
     if id(shape) in seen:
         return
     seen.add(id(shape))
@@ -50,7 +50,7 @@ def rules(shape: Shape, seen: set[int]) -> Iterator[tuple[str, MemberRule]]:
         yield from rules(kind, seen)
 
 
-def every_rule() -> list[tuple[str, MemberRule]]:
+def every_rule() -> list[tuple[str, KeyMemberRule]]:
     seen: set[int] = set()
     return [found for shape in SHAPES.values() for found in rules(shape, seen)]
 
@@ -114,7 +114,7 @@ def test_the_empty_shape_lets_everything_count() -> None:
 
 def test_rules_cannot_be_changed() -> None:
     """Keys of one process and of the next must agree."""
-    rule = MemberRule(MemberAction.IGNORE, "why", Shape())
+    rule = KeyMemberRule(MemberAction.IGNORE, "why", Shape())
     with pytest.raises(FrozenInstanceError):
         rule.why = "else"  # type: ignore[misc]
 

@@ -12,7 +12,7 @@ import pytest
 from llmproxy.core.providers.provider_table import (
     PROVIDERS,
     HostParsedFromPath,
-    build_http_service_name,
+    build_http_provider_name_and_url,
     find_host_in_path,
     get_call_channel,
 )
@@ -418,7 +418,7 @@ def test_a_path_may_name_a_host_to_be_recorded(
 ])  # fmt: skip
 def test_a_host_becomes_a_provider_of_its_own(where: tuple[str, str, int], named: tuple[str, str]) -> None:
     """Two services never share a name, nor do http and https; the port of https is left out."""
-    assert build_http_service_name(*where) == named
+    assert build_http_provider_name_and_url(*where) == named
     assert get_operation_dialect(named[0], "/x") == "http"
 
 

@@ -17,7 +17,7 @@ from llmproxy.core.sessions.session import (
     Sessions,
     SessionSettings,
     SessionUnknown,
-    canonicalize_session_name,
+    remove_redundant_sample_suffix,
 )
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import Store
@@ -44,7 +44,7 @@ NAMES = [("x", "x"), ("x~1", "x"), ("x~01", "x"), ("x~2", "x~2"), ("x~002", "x~2
 @pytest.mark.parametrize(("said", "meant"), NAMES)
 def test_a_cassette_and_sample_has_one_name(said: str, meant: str) -> None:
     """`x` and `x~1` are one session; a name that is already canonical stays as it is."""
-    assert canonicalize_session_name(said) == canonicalize_session_name(meant) == meant
+    assert remove_redundant_sample_suffix(said) == remove_redundant_sample_suffix(meant) == meant
 
 
 def test_a_session_has_properties_of_its_own(store: Store) -> None:

@@ -20,7 +20,7 @@ from llmproxy.core.store.bodies import (
     DeltaBaseBody,
     DeltaBodyWriter,
     compress_body_for_storage,
-    deflate_if_worthwhile,
+    deflate_if_smaller_or_none,
     load_stored_body,
     read_and_inflate_body_column,
 )
@@ -242,9 +242,9 @@ def test_what_is_large_comes_back_as_it_was(conn: sqlite3.Connection, content: b
 
 
 def test_packed_gives_up_where_nothing_is_saved() -> None:
-    assert deflate_if_worthwhile(NOISE, 1) is None
-    assert deflate_if_worthwhile(b"", 6) is None
-    made = deflate_if_worthwhile(WORDS_BLOBS, 1)
+    assert deflate_if_smaller_or_none(NOISE, 1) is None
+    assert deflate_if_smaller_or_none(b"", 6) is None
+    made = deflate_if_smaller_or_none(WORDS_BLOBS, 1)
     assert made is not None
     assert zlib.decompress(made) == WORDS_BLOBS
 

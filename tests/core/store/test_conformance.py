@@ -18,7 +18,7 @@ from llmproxy.core.store.queries import (
     read_volatile_fields,
     save_cassette_volatile_fields,
 )
-from llmproxy.core.store.reader import RequestKeyChange
+from llmproxy.core.store.reader import RecordingKeyUpdate
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
 from llmproxy.errors import CassetteBusy, RecordingError, SettingsError, StoreReadOnly
@@ -315,12 +315,12 @@ def test_other_keys_are_found_and_the_former_are_not(open_: Opener) -> None:
         one, two, three = (store.add_interaction(interaction(n), supersede=False) for n in (1, 2, 3))
         beside.refresh_cassette("default")
         store.rekey_recordings([
-            RequestKeyChange(one, key(1), key(2), 1, "r"),
-            RequestKeyChange(two, key(2), key(1), 1, "r"),
-            RequestKeyChange(three, key(3), key(1), 2, "r"),
+            RecordingKeyUpdate(one, key(1), key(2), 1, "r"),
+            RecordingKeyUpdate(two, key(2), key(1), 1, "r"),
+            RecordingKeyUpdate(three, key(3), key(1), 2, "r"),
         ])  # fmt: skip
         # Somebody else gave it another key: nothing is done.
-        store.rekey_recordings([RequestKeyChange(one, key(1), key(7), 1, "r")])
+        store.rekey_recordings([RecordingKeyUpdate(one, key(1), key(7), 1, "r")])
         for each in (store, beside):
             each.refresh_cassette("default")
             assert [slot.id for slot in each.find_keyed("default", 1, "agent", key(1))] == [two, three]
@@ -345,7 +345,7 @@ CHANGES: dict[str, Callable[[Store, int], object]] = {
     "end": lambda store, _: store.end_writing("default", 1, "h", clean=True),
     "delete": lambda store, id_: store.delete_interactions([id_]),
     "rename": lambda store, _: store.rename_cassette("default", "other"),
-    "rekey": lambda store, id_: store.rekey_recordings([RequestKeyChange(id_, key(1), key(2), 1, "")]),
+    "rekey": lambda store, id_: store.rekey_recordings([RecordingKeyUpdate(id_, key(1), key(2), 1, "")]),
 }
 
 

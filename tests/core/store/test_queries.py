@@ -19,8 +19,8 @@ from llmproxy.core.store.queries import (
     count_unused,
     derive_keys_under_current_rules,
     derive_route_of_recording,
+    find_recordings_losing_shared_key,
     find_recordings_now_sharing_key,
-    find_split_keys,
     iter_recordings_with_new_keys,
     list_cassette_api_key_vars,
     read_interaction_summary,
@@ -137,7 +137,7 @@ def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:
     with SqliteCassetteStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         found = list(iter_recordings_with_new_keys(store, Rules(), {}))
     assert [[each.id for each in group] for group in find_recordings_now_sharing_key(found)] == [[1, 2]]
-    assert [[each.id for each in group] for group in find_split_keys(found)] == [[4, 5]]
+    assert [[each.id for each in group] for group in find_recordings_losing_shared_key(found)] == [[4, 5]]
 
 
 @pytest.mark.parametrize(("provider", "target"), [

@@ -16,7 +16,7 @@ from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response
 from llmproxy.core.traffic.response_plan import (
     AnswerSendingPlan,
     FramingTraits,
-    schedule_response,
+    plan_response_sending,
     serialize_response_head,
 )
 from tests.support.narrowing import known
@@ -32,7 +32,7 @@ def response(**changes: object) -> Response:
 
 
 def laid(made: Response, client: FramingTraits | None = None, *, speed: float = 0) -> AnswerSendingPlan:
-    return schedule_response(made, client or FramingTraits(), speed=speed, now=0.0, extra=(("x-extra", "1"),))
+    return plan_response_sending(made, client or FramingTraits(), speed=speed, now=0.0, extra=(("x-extra", "1"),))
 
 
 def split(made: AnswerSendingPlan) -> tuple[dict[str, str], bytes]:

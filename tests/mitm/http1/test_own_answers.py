@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.control.mcp_shim_endpoint import ProxySideStdioSession, StdioClients
-from llmproxy.core.engine.engine import Engine, ProxyEngineComponentClasses
+from llmproxy.core.control.mcp_shim_endpoint import ProxySideStdioSession, StdioShimSessions
+from llmproxy.core.engine.engine import Engine, EngineComponentClasses
 from llmproxy.core.engine.recording_and_accounting import RecordingStoreWriter
 from llmproxy.core.engine.request_stages import RequestDecider
 from llmproxy.core.sessions.exchange import Exchange
@@ -104,11 +104,11 @@ class NotReading(RequestDecider):
 
 
 class FullDisk(Engine):
-    parts = ProxyEngineComponentClasses(writer=NotWriting)
+    parts = EngineComponentClasses(writer=NotWriting)
 
 
 class Damaged(Engine):
-    parts = ProxyEngineComponentClasses(stages=NotReading)
+    parts = EngineComponentClasses(stages=NotReading)
 
 
 def test_an_answer_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_what_a_server_never_answered_is_an_error_in_replay(store: Path) -> None
         assert (last["id"], last["result"]["isError"], "broke off" in json.dumps(last)) == (1, True, True)
 
 
-class FailingLines(StdioClients):
+class FailingLines(StdioShimSessions):
     times = 0
 
     def serve(self, *_: object) -> dict[str, Any]:

@@ -13,7 +13,14 @@ import yaml
 
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.agents import CommandAgent, FunctionAgent, HttpAgent, OpenAIAgent, ServiceAgent, build_agent
+from llmproxy.scenario.agents import (
+    CommandAgent,
+    FunctionAgent,
+    HttpAgent,
+    OpenAIAgent,
+    ServiceAgent,
+    build_agent,
+)
 from llmproxy.scenario.agents.config import KEYS
 from llmproxy.scenario.agents.function import ARGUMENTS
 from llmproxy.scenario.agents.http import NAMES

@@ -158,10 +158,10 @@ def test_without_a_proxy_answers_are_kept_in_the_cache(tmp_path: Path, monkeypat
 
 def test_a_model_with_an_address_of_its_own_goes_there_through_the_proxy(tmp_path: Path) -> None:
     """`api_base` is the session's upstream: recorded under our headers, which the provider never sees."""
-    from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
+    from llmproxy.scenario.models.route_via_proxy import map_upstream_names_to_urls
 
     async def go(url: str, config: ModelConfig) -> tuple[ModelAnswer, Any]:
-        async with run_session(url, cassette="a", upstreams=upstreams_of_models([config])) as session:
+        async with run_session(url, cassette="a", upstreams=map_upstream_names_to_urls([config])) as session:
             return await complete(model=config, messages=HI, party="judge.2", session=session), await session.usage()
 
     with Provider([step(user="hi", say="hello")]) as provider:

@@ -19,8 +19,8 @@ from llmproxy.scenario.models.route_via_proxy import (
     build_litellm_proxy_kwargs,
     fill_api_base_from_client,
     get_model_provider,
+    map_upstream_names_to_urls,
     redirect_client_to_proxy,
-    upstreams_of_models,
 )
 from llmproxy.scenario.models.transport import ModelAnswer, import_litellm
 from llmproxy.scenario.run_session import RunSession
@@ -94,18 +94,20 @@ def test_api_base_becomes_an_upstream_of_the_session() -> None:
     """The proxy keeps the path; where it sends it is the upstream, named by the model; one name cannot be two places."""
     mine = ModelConfig(model="openai/My Llama:8b", api_base="http://gpu:8000/serving/v1/")
     assert build_litellm_proxy_kwargs(mine, P)["api_base"] == f"{P}/model-openai-my-llama-8b/serving/v1"
-    assert upstreams_of_models([mine, mine]) == {"model-openai-my-llama-8b": "http://gpu:8000"}
+    assert map_upstream_names_to_urls([mine, mine]) == {"model-openai-my-llama-8b": "http://gpu:8000"}
     with pytest.raises(SettingsError, match="http://a:1 and at http://b:1"):
-        upstreams_of_models([ModelConfig(model="openai/x", api_base=f"http://{host}:1/v1") for host in "ab"])
+        map_upstream_names_to_urls([ModelConfig(model="openai/x", api_base=f"http://{host}:1/v1") for host in "ab"])
 
 
 def test_a_dialect_of_its_own_keeps_its_name() -> None:
     """The proxy has to know that it is Anthropic's, so the upstream is the provider's."""
     mine = ModelConfig(model="anthropic/claude", api_base="https://gateway.test/anthropic")
     assert build_litellm_proxy_kwargs(mine, P)["api_base"] == P
-    assert upstreams_of_models([mine]) == {"anthropic": "https://gateway.test/anthropic"}
-    assert upstreams_of_models([ModelConfig(model="ollama_chat/x", api_base="http://h:1")]) == {"ollama": "http://h:1"}
-    assert upstreams_of_models([ModelConfig(model="openai/x")]) == {}
+    assert map_upstream_names_to_urls([mine]) == {"anthropic": "https://gateway.test/anthropic"}
+    assert map_upstream_names_to_urls([ModelConfig(model="ollama_chat/x", api_base="http://h:1")]) == {
+        "ollama": "http://h:1"
+    }
+    assert map_upstream_names_to_urls([ModelConfig(model="openai/x")]) == {}
 
 
 KEPT: dict[str, Any] = {
@@ -137,7 +139,7 @@ MADE: dict[str, tuple[str, str, Callable[[str], Any]]] = {
 
 def asked(proxy: str, config: ModelConfig) -> ModelAnswer:
     async def go() -> ModelAnswer:
-        async with run_session(proxy, cassette="a", upstreams=upstreams_of_models([config], proxy)) as session:
+        async with run_session(proxy, cassette="a", upstreams=map_upstream_names_to_urls([config], proxy)) as session:
             said = [{"role": "user", "content": "hi"}]
             return await complete(model=config, messages=said, party="judge", session=session)
 
@@ -170,7 +172,7 @@ def test_a_client_that_points_to_the_proxy_already_is_asked_as_any_model() -> No
     openai = sdk()
     for base in (f"{P}/s/p-7/v1", "https://api.openai.com/v1"):
         config = ModelConfig(model="gpt-4o-mini", extra={"client": openai.OpenAI(base_url=base, api_key="k")})
-        assert upstreams_of_models([config], P) == {}
+        assert map_upstream_names_to_urls([config], P) == {}
         assert build_litellm_proxy_kwargs(config, P)["api_base"] == f"{P}/v1"
     own = ModelConfig(model="gpt-4o-mini", api_base="http://h/v1", extra={"client": openai.OpenAI(api_key="k")})
     assert fill_api_base_from_client(own, P) is own

@@ -14,12 +14,12 @@ from llmproxy.report.scenario_rows import ConfidenceInterval, wilson
 from llmproxy.scenario.repeats.statistics import (
     JudgeVarianceSplit,
     bootstrap_confidence_interval,
+    bootstrap_judge_variance,
     estimate_judge_variance,
     kappa,
     mean,
     pass_at_k,
     pass_hat_k,
-    variance_intervals,
 )
 
 COUNTS = st.integers(0, 60).flatmap(lambda runs: st.tuples(st.integers(0, runs), st.just(runs)))
@@ -141,7 +141,7 @@ def test_the_spread_follows_its_formula() -> None:
     assert steady is not None
     assert steady.judge_share is None
     assert estimate_judge_variance([1, 2, 3, 4], 4) is None
-    assert variance_intervals([1, 2, 3, 4], 4, random.Random(1)) == (None, None)
+    assert bootstrap_judge_variance([1, 2, 3, 4], 4, random.Random(1)) == (None, None)
     with pytest.raises(ValueError, match="at least twice"):
         estimate_judge_variance([1] * 5, 1)
 
@@ -149,7 +149,7 @@ def test_the_spread_follows_its_formula() -> None:
 @given(st.lists(st.integers(0, 3), min_size=5, max_size=12), st.integers(0, 100))
 def test_spread_intervals_hold_no_nonsense(passes: list[int], seed: int) -> None:
     """Variances are not negative, and low is not above high."""
-    for found in variance_intervals(passes, 3, random.Random(seed), 200):
+    for found in bootstrap_judge_variance(passes, 3, random.Random(seed), 200):
         assert found is not None
         assert 0 <= found.low <= found.high
 

@@ -17,8 +17,8 @@ from llmproxy.protocol import Decision
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, CriterionResult, ScenarioResult
 from llmproxy.scenario.running.agent_caller import (
     AdapterAnswer,
+    AgentCaller,
     AgentTraffic,
-    Caller,
     ConnectedAgentAdapter,
     Participants,
     convert_to_agent_adapters,
@@ -63,13 +63,13 @@ def given() -> AgentInput:
 
 
 def call(agent: AgentAdapter, limit: float | None = 20.0, session: Session | None = None) -> AdapterAnswer:
-    return asyncio.run(Caller(limit, AgentTraffic(cast("Any", session))).call_agent(agent, given()))
+    return asyncio.run(AgentCaller(limit, AgentTraffic(cast("Any", session))).call_agent(agent, given()))
 
 
 def test_messages_and_time_come_back() -> None:
     """Normalised, with the seconds it took; a result ends the run, and is not touched here."""
     ticks = iter([10.0, 12.5])
-    caller = Caller(None, clock=lambda: next(ticks))
+    caller = AgentCaller(None, clock=lambda: next(ticks))
     answer = asyncio.run(caller.call_agent(Agent("hi"), given()))
     assert answer == AdapterAnswer([{"role": "assistant", "content": "hi"}], 2.5)
     assert caller.busy is None
@@ -121,7 +121,7 @@ def test_a_timeout_of_the_adapters_own_comes_out_unchanged() -> None:
 
 
 async def test_whoever_cancels_the_call_is_obeyed() -> None:
-    task = asyncio.create_task(Caller(None).call_agent(Agent(lambda _given: asyncio.sleep(30)), given()))
+    task = asyncio.create_task(AgentCaller(None).call_agent(Agent(lambda _given: asyncio.sleep(30)), given()))
     await asyncio.sleep(0.02)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -131,7 +131,7 @@ async def test_whoever_cancels_the_call_is_obeyed() -> None:
 def test_everybody_takes_turns_and_waiting_is_nobodys_time() -> None:
     """A judge of one's own may ask a model as an agent does; the seconds waited are kept apart."""
     session = Session(waits=3.0)
-    caller = Caller(None, AgentTraffic(cast("Any", session)))
+    caller = AgentCaller(None, AgentTraffic(cast("Any", session)))
     for person in (User(), Agent(), Judge([])):
         answer = asyncio.run(caller.call_agent(person, given()))
         assert answer.seconds < 3
@@ -145,7 +145,7 @@ def test_everybody_takes_turns_and_waiting_is_nobodys_time() -> None:
 def test_a_miss_makes_the_run_an_error_whatever_the_agent_does(line: Any) -> None:
     """The error is the proxy's text, not the agent's."""
     session = Session(heard(1), heard(2, miss=True), texts=("llmproxy: never recorded: gpt-4o",))
-    caller = Caller(None, AgentTraffic(cast("Any", session)))
+    caller = AgentCaller(None, AgentTraffic(cast("Any", session)))
     with pytest.raises(MissError, match="never recorded: gpt-4o"):
         asyncio.run(caller.call_agent(Agent(line), given()))
     assert caller.traffic.misses == ["llmproxy: never recorded: gpt-4o"]
@@ -159,7 +159,7 @@ def test_a_miss_without_a_text_tells_its_note() -> None:
 async def test_exchanges_are_looked_at_once() -> None:
     """Each look goes on where the last one ended."""
     session = Session(heard(1), heard(2))
-    caller = Caller(None, AgentTraffic(cast("Any", session)))
+    caller = AgentCaller(None, AgentTraffic(cast("Any", session)))
 
     await caller.call_agent(Agent(), given())
     await caller.call_agent(Agent(), given())
@@ -180,7 +180,7 @@ def test_whose_misses_raise_is_not_asked_about() -> None:
 
 
 def test_roles_are_told_in_words() -> None:
-    caller = Caller(5)
+    caller = AgentCaller(5)
     assert "Agent (Agent) gave no answer in 5 s." in str(caller.build_timeout_error(Agent(), 5))
     assert "It blocks its thread" in str(caller.build_timeout_error(User(), 5, blocked=True))
     assert AgentRole.USER.value == "User"
@@ -196,7 +196,7 @@ def test_who_calls_sys_exit_ends_no_program(who: Callable[..., AgentAdapter], er
 def test_whoever_is_about_to_look_sees_what_came_since() -> None:
     """However short a time after the agent's answer: on a quick machine a whole call fits into a few milliseconds."""
     session = Session(heard(1))
-    caller = Caller(5, AgentTraffic(cast("Any", session)), clock=lambda: 1.0)
+    caller = AgentCaller(5, AgentTraffic(cast("Any", session)), clock=lambda: 1.0)
     asyncio.run(caller.call_agent(Agent("ok"), given()))
     session.seen = (heard(1), heard(2))
     asyncio.run(caller.traffic.mark_calls_not_late())

@@ -15,9 +15,9 @@ from llmproxy.report.events import Status
 from llmproxy.scenario.values.criteria import (
     Criteria,
     CriterionStatus,
-    Finding,
+    JudgeFinding,
     conversation_contains_quote,
-    mark_unproven_findings_inconclusive,
+    mark_misquoted_findings_undecided,
 )
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, play
 
@@ -48,7 +48,7 @@ def test_a_missing_criterion_is_inconclusive_and_named() -> None:
     assert [each.status for each in two.build_results(found)] == ["passed", "inconclusive"]
     assert problems == ["c2 is missing"]
     found, problems = Criteria(["first"]).read_findings({"c9": passed(), "c1": {"status": "failed"}})
-    assert (found, problems) == ({"c1": Finding(CriterionStatus.FAILED)}, [])
+    assert (found, problems) == ({"c1": JudgeFinding(CriterionStatus.FAILED)}, [])
 
 
 @pytest.mark.parametrize("status", [True, "true", "yes", None, 1, "success", ["passed"]])
@@ -161,18 +161,20 @@ def test_an_invented_quotation_is_not_found(quote: str) -> None:
 @pytest.mark.parametrize("status", list(CriterionStatus))
 def test_invented_evidence_makes_a_criterion_inconclusive(status: CriterionStatus) -> None:
     """A finding whose evidence does not occur is marked, and neither passes nor fails."""
-    found = mark_unproven_findings_inconclusive({"c1": Finding(status, "it was delivered", "so he says")}, TALK)["c1"]
+    found = mark_misquoted_findings_undecided({"c1": JudgeFinding(status, "it was delivered", "so he says")}, TALK)[
+        "c1"
+    ]
     assert found.status is CriterionStatus.INCONCLUSIVE
     assert found.evidence == "[not in the conversation] it was delivered"
     assert f"so he says ({status}, but the quoted evidence" in found.reason
     given = Criteria(["a"]).read_findings({"c1": {"status": str(status), "evidence": ["on its way"]}})[0]
-    assert mark_unproven_findings_inconclusive(given, TALK)["c1"].status is CriterionStatus.INCONCLUSIVE
+    assert mark_misquoted_findings_undecided(given, TALK)["c1"].status is CriterionStatus.INCONCLUSIVE
 
 
 def test_true_evidence_changes_nothing() -> None:
     """A finding with a real quotation, or with none, stays as it is."""
-    given = {"c1": Finding(CriterionStatus.PASSED, "on its way"), "c2": Finding(CriterionStatus.FAILED)}
-    assert mark_unproven_findings_inconclusive(given, TALK) == given
+    given = {"c1": JudgeFinding(CriterionStatus.PASSED, "on its way"), "c2": JudgeFinding(CriterionStatus.FAILED)}
+    assert mark_misquoted_findings_undecided(given, TALK) == given
 
 
 def verdict(*texts: str, success: bool = True) -> scenario.ScenarioResult:

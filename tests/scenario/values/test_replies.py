@@ -13,8 +13,8 @@ from llmproxy.scenario.values.messages import (
     join_user_texts,
     keep_text_end,
     parse_value_path,
-    read_agent_answer,
     require_value_at_path,
+    validate_agent_answer,
 )
 
 VALUE: dict[str, Any] = {
@@ -81,7 +81,7 @@ MESSAGE = {"role": "assistant", "content": "hi"}
 )  # fmt: skip
 def test_an_answer_has_one_of_few_forms(value: object, found: object) -> None:
     """A text, a message, messages, or an object with one of them."""
-    assert read_agent_answer(value, "the agent") == found
+    assert validate_agent_answer(value, "the agent") == found
 
 
 @pytest.mark.parametrize(("value", "said"), [
@@ -102,7 +102,7 @@ def test_an_answer_has_one_of_few_forms(value: object, found: object) -> None:
 def test_anything_else_is_no_answer(value: object, said: str) -> None:
     """Nothing is guessed; the error shows what was there."""
     with pytest.raises(AgentError, match=said):
-        read_agent_answer(value, "the agent")
+        validate_agent_answer(value, "the agent")
 
 
 def test_what_users_said_is_text() -> None:

@@ -26,7 +26,7 @@ from llmproxy.scenario.values.run_ids_and_options import (
     describe_error,
     make_run_id,
     name_cassette,
-    shorten_traceback,
+    strip_own_frames_from_error,
 )
 from tests.scenario.people import Agent, Person, executor, play
 
@@ -130,14 +130,16 @@ def test_a_traceback_begins_where_its_author_is() -> None:
     with pytest.raises(KeyError) as broken:
         play(Broken(), script=[user("hi"), agent()])
     assert len(broken.traceback) > 5
-    assert [each.name for each in traceback.extract_tb(shorten_traceback(broken.value).__traceback__)][-1] == "call"
+    assert [each.name for each in traceback.extract_tb(strip_own_frames_from_error(broken.value).__traceback__)][
+        -1
+    ] == "call"
     with pytest.raises(KeyError) as raised:
         run_sync("n", "d", [Broken()], script=[user("hi"), agent()], verbose=False)
     names = [each.name for each in traceback.extract_tb(raised.value.__traceback__)]
     assert (names[0], names[-1]) == ("test_a_traceback_begins_where_its_author_is", "call")
     assert len(names) <= 4, names
     ours = AgentError("x")
-    assert shorten_traceback(ours) is ours
+    assert strip_own_frames_from_error(ours) is ours
 
 
 def test_inside_it_is_the_executor() -> None:

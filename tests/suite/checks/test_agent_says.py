@@ -11,17 +11,17 @@ from llmproxy.suite.checks.chat_step_assertions import (
     merge_observed_and_declared_edits,
     read_history_edits_in_agent_answer,
 )
-from llmproxy.trace.observing.history_edits import HistoryEditFindings, ProcessorFinding
+from llmproxy.trace.observing.history_edits import HistoryEditFindings, HistoryProcessing
 
-UNSEEN = ProcessorFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
-IDLE = ProcessorFinding(activated=False, evidence="proven", reason="every request carried its whole history")
-INFERRED = ProcessorFinding(
+UNSEEN = HistoryProcessing(activated=None, evidence="unobservable", reason="the provider keeps the history")
+IDLE = HistoryProcessing(activated=False, evidence="proven", reason="every request carried its whole history")
+INFERRED = HistoryProcessing(
     activated=True, evidence="inferred", reason="a text stands there", values={"condensedMessages": 3}
 )
 PROVEN = replace(INFERRED, evidence="proven")
 
 
-def condenser(seen: ProcessorFinding, said: object) -> ProcessorFinding:
+def condenser(seen: HistoryProcessing, said: object) -> HistoryProcessing:
     return merge_observed_and_declared_edits(
         HistoryEditFindings(seen, UNSEEN, UNSEEN), read_history_edits_in_agent_answer([said])
     ).condenser
@@ -39,7 +39,7 @@ def condenser(seen: ProcessorFinding, said: object) -> ProcessorFinding:
     (IDLE, False, False, "proven"),
 ])  # fmt: skip
 def test_the_wire_decides_where_it_can(
-    seen: ProcessorFinding, said: object, activated: bool | None, evidence: str
+    seen: HistoryProcessing, said: object, activated: bool | None, evidence: str
 ) -> None:
     """The agent fills in what cannot be seen; a contradiction is unknown, and so an error."""
     found = condenser(seen, {"processors": {"condenser": {"activated": said}}})

@@ -11,7 +11,7 @@ from llmproxy.suite.checks.tools import check_expected_tool_calls, check_tool_se
 from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.schema.assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentActivity
-from llmproxy.trace.observing.tool_calls import LiveAndRecordedExchangeTimes, ToolUse
+from llmproxy.trace.observing.tool_calls import ExchangeTimesForOrdering, ToolUse
 from tests.support.messages import asks, call, user
 from tests.trace.observing.chats import Chats
 
@@ -70,7 +70,7 @@ def test_before_and_after(answers: list[str], wanted: dict[str, object], message
 
 def asked(place: int, live: tuple[float, float], recorded: tuple[float, float]) -> ToolUse:
     """Return a call of the tool number `place`."""
-    return ToolUse("ab"[place], "{}", "x", place + 1, 100 + place, asking=LiveAndRecordedExchangeTimes(live, recorded))
+    return ToolUse("ab"[place], "{}", "x", place + 1, 100 + place, asking=ExchangeTimesForOrdering(live, recorded))
 
 
 @pytest.mark.parametrize(("live", "recorded", "status"), [

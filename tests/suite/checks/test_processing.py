@@ -10,20 +10,20 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.chat_step_assertions import check_history_edit_assertions
 from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.schema.assertions import MessageProcessing
-from llmproxy.trace.observing.history_edits import HistoryEditFindings, ProcessorFinding
+from llmproxy.trace.observing.history_edits import HistoryEditFindings, HistoryProcessing
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
-QUIET = ProcessorFinding(activated=False, evidence="proven", reason="every request carried its whole history")
-BLIND = ProcessorFinding(activated=None, evidence="unobservable", reason="the provider keeps it")
+QUIET = HistoryProcessing(activated=False, evidence="proven", reason="every request carried its whole history")
+BLIND = HistoryProcessing(activated=None, evidence="unobservable", reason="the provider keeps it")
 
 
-def active(evidence: str = "proven", **more: Any) -> ProcessorFinding:
+def active(evidence: str = "proven", **more: Any) -> HistoryProcessing:
     values = {"condensedMessages": 4, "recentMessages": 2, "totalMessages": 7}
     told: dict[str, Any] = {"values": values, "summaries": ["The Task was created."]} | more
-    return ProcessorFinding(activated=True, evidence=evidence, reason="4 messages are missing", **told)
+    return HistoryProcessing(activated=True, evidence=evidence, reason="4 messages are missing", **told)
 
 
-def check(finding: ProcessorFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:
+def check(finding: HistoryProcessing, least: str = "proven", **wanted: Any) -> list[Assertion]:
     said = MessageProcessing.model_validate({"condenser": wanted, "minEvidence": least})
     return check_history_edit_assertions(said, HistoryEditFindings(finding, QUIET, QUIET), CaseVariables())
 
@@ -33,7 +33,7 @@ def check(finding: ProcessorFinding, least: str = "proven", **wanted: Any) -> li
     (BLIND, True, ERROR), (BLIND, False, ERROR), (active("inferred"), True, ERROR), (active("inferred"), False, ERROR),
     (active("declared"), True, PASSED),
 ])  # fmt: skip
-def test_activated(finding: ProcessorFinding, activated: bool, status: Status) -> None:
+def test_activated(finding: HistoryProcessing, activated: bool, status: Status) -> None:
     """Unobservable is an error either way; what is only inferred decides nothing."""
     (found,) = check(finding, activated=activated)
     assert (found.status, found.evidence) == (status, finding.evidence)

@@ -11,12 +11,12 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.row_selection import (
     MOST_ROWS,
     RowCheckContext,
+    append_to_failed_assertion,
     build_now_and_seed_env,
-    capture_row,
+    capture_row_as_variable,
     compute_column_matches_of_rows,
     derive_setup_row_key,
     describe_row_user_filter,
-    extend_failure_message,
     find_nearest_row,
     format_entity_row_key,
     format_row_values,
@@ -143,7 +143,7 @@ def test_without_a_store_every_look_is_an_error() -> None:
 def test_one_row_is_bound(made: Run) -> None:
     """The whole row, its key as the name's own value."""
     info = made.store.describe("tasks")
-    assert capture_row(made.look, "verify", info, [{"id": 7, "title": "a"}], "$new", overwrite=False) == []
+    assert capture_row_as_variable(made.look, "verify", info, [{"id": 7, "title": "a"}], "$new", overwrite=False) == []
     assert (made.scope.lookup_value("$new"), made.scope.lookup_value("$new.title")) == (7, "a")
 
 
@@ -152,7 +152,7 @@ def test_which_row_is_meant_is_never_guessed(made: Run) -> None:
 
     def capture(*rows: Row, overwrite: bool = False) -> list[str]:
         info = made.store.describe("tasks")
-        return lines(capture_row(made.look, "verify", info, rows, "$new", overwrite=overwrite))
+        return lines(capture_row_as_variable(made.look, "verify", info, rows, "$new", overwrite=overwrite))
 
     assert capture(*({"id": n} for n in range(12)))[0].startswith(
         "environment_error verify.as: $new: 12 rows of tasks could be meant (id 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 ...)"
@@ -166,8 +166,8 @@ def test_which_row_is_meant_is_never_guessed(made: Run) -> None:
 
 def test_more_is_only_said_of_what_went_wrong() -> None:
     good, bad = Assertion(name="a", status=Status.PASSED), Assertion(name="b", status=Status.FAILED, message="no")
-    assert extend_failure_message(good, "x") is good
-    assert extend_failure_message(bad, "x").message == "no (x)"
+    assert append_to_failed_assertion(good, "x") is good
+    assert append_to_failed_assertion(bad, "x").message == "no (x)"
     assert not all_assertions_hold([good, bad])
     made = run()
     assert describe_row_user_filter(made.store.describe("tasks"), "anna") == " for the user 'anna' (userId)"

@@ -8,8 +8,8 @@ import pytest
 
 from llmproxy.suite.matchers.registry import (
     REGISTRY,
-    Match,
     MatcherOutcomeKind,
+    MatchResult,
     ValueToCheck,
     apply_matcher_to_value,
     choose_eq_or_ref,
@@ -27,15 +27,18 @@ def test_all_and_any_over_every_pair(left: MatcherOutcomeKind, right: MatcherOut
     pair = {left, right}
     every = next(each for each in (FAILS, UNCLEAR, UNFIT, MISTYPED, HOLDS) if each in pair)
     some = next(each for each in (HOLDS, UNCLEAR, UNFIT, MISTYPED, FAILS) if each in pair)
-    assert combine_required_matches([Match(left), Match(right)]).outcome is every
-    assert combine_alternative_matches([Match(left), Match(right)]).outcome is some
+    assert combine_required_matches([MatchResult(left), MatchResult(right)]).outcome is every
+    assert combine_alternative_matches([MatchResult(left), MatchResult(right)]).outcome is some
 
 
 def test_reasons_are_kept() -> None:
     """Of what decided; a list of branches tells each."""
-    assert combine_required_matches([Match(FAILS, "a"), Match(HOLDS), Match(FAILS, "b")]).message == "a; b"
-    assert combine_alternative_matches([Match(FAILS, "a"), Match(FAILS, "b")]).message == "a; and b"
-    assert combine_required_matches([Match(HOLDS, note="n"), Match(HOLDS)]).note == "n"
+    assert (
+        combine_required_matches([MatchResult(FAILS, "a"), MatchResult(HOLDS), MatchResult(FAILS, "b")]).message
+        == "a; b"
+    )
+    assert combine_alternative_matches([MatchResult(FAILS, "a"), MatchResult(FAILS, "b")]).message == "a; and b"
+    assert combine_required_matches([MatchResult(HOLDS, note="n"), MatchResult(HOLDS)]).note == "n"
 
 
 def test_a_matcher_without_a_key_is_unclear() -> None:

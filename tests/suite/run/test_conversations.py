@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.running.agent_caller import Caller
+from llmproxy.scenario.running.agent_caller import AgentCaller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
 from llmproxy.suite.run.step_context import (
     NamedConversationRegistry,
@@ -52,7 +52,7 @@ def talks(
 ) -> NamedConversationRegistry:
     """Return the conversations of a run with an agent that may take so many seconds for an answer."""
     asking = SuiteAgentCaller(limit)
-    caller = Caller(None, ask=asking.call_adapter_in_time, read=asking.read_answer)
+    caller = AgentCaller(None, ask=asking.call_adapter_in_time, read=asking.read_answer)
 
     def make(name: str, thread: str) -> SuiteConversation:
         listener = cast("StepContext", Listener())

@@ -18,7 +18,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.events import Selected, Started, Status
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.run_context import SuiteRunContext
-from llmproxy.suite.run.runner import get_case_matrix_values, run_cases
+from llmproxy.suite.run.runner import get_matrix_axis_values_of_case, run_cases
 from llmproxy.suite.stores import MemoryEntityStore, Row, StoreResetSettings
 from llmproxy.suite.stores.protocol import DeclaredEntityColumns
 from tests.suite import rig
@@ -441,6 +441,6 @@ def test_each_value_of_an_axis_has_a_text_of_its_own(tmp_path: Path) -> None:
     """Rates by value are grouped by it: what YAML tells apart is two rows."""
     axis = """[1, "1", true, "true", null, "null", 1.0, plain, '"1"', {a: 1}]"""
     text = suite(rig.echo(tmp_path), "{chat: $model}", scenario=f"    matrix: {{model: {axis}}}\n")
-    told = [get_case_matrix_values(case)["axes"]["model"] for case in rig.cases_of(tmp_path, text)]
+    told = [get_matrix_axis_values_of_case(case)["axes"]["model"] for case in rig.cases_of(tmp_path, text)]
     assert told[:8] == ["1", '"1"', "true", '"true"', "null", '"null"', "1.0", "plain"]
     assert len(set(told)) == len(told) == 10

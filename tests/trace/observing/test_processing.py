@@ -12,9 +12,9 @@ import pytest
 from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.trace.observing.history_edits import (
     HistoryEditFindings,
-    ProcessorFinding,
+    HistoryProcessing,
     explain_history_kept_by_provider,
-    find_history_edits,
+    find_history_cuts,
     read_provider_edits_from_answer,
 )
 from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_interaction_to_messages
@@ -40,10 +40,10 @@ def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), *
     chats.chat(list(messages), said("Both are on your list."), **more)
     wire = chats.wire
     step = wire.build_step(len(chats.calls) - 1)
-    return find_history_edits(step, wire.calls[:-1], continues=True, spoken=spoken)
+    return find_history_cuts(step, wire.calls[:-1], continues=True, spoken=spoken)
 
 
-def verdict(finding: ProcessorFinding) -> tuple[bool | None, str]:
+def verdict(finding: HistoryProcessing) -> tuple[bool | None, str]:
     return finding.activated, finding.evidence
 
 
@@ -132,7 +132,7 @@ def test_a_sub_agent_has_a_history_of_its_own() -> None:
     chats.chat([*TURN_2, NOW], asks(call("research", {"q": "x"})))
     chats.chat([{"role": "system", "content": "Research."}, user("x")], said("found"), tools=("search",))
     wire = chats.wire
-    found = find_history_edits(wire.build_step(2), wire.calls[:2], continues=True)
+    found = find_history_cuts(wire.build_step(2), wire.calls[:2], continues=True)
     assert verdict(found.condenser) == (False, "proven")
 
 
@@ -141,14 +141,14 @@ def test_history_that_the_provider_keeps_is_unobservable() -> None:
     chats = Chats()
     output = {"object": "response", "id": "resp_1", "output": []}
     chats.add("openai", "responses", "/v1/responses", {"input": "x", "previous_response_id": "resp_0"}, output)
-    found = find_history_edits(chats.wire.build_step(0))
+    found = find_history_cuts(chats.wire.build_step(0))
     assert verdict(found.condenser) == (None, "unobservable")
     assert "previous_response_id" in found.condenser.reason
     for each in (([*TURN_1, NOW], True), ([NOW], False), None):
         chats = Chats()
         if each is not None:
             chats.chat(each[0], said("ok"), recorded=each[1])
-        found = find_history_edits(chats.wire.build_step(0))
+        found = find_history_cuts(chats.wire.build_step(0))
         assert verdict(found.condenser) == verdict(found.pruner) == (None, "unobservable")
 
 
@@ -162,7 +162,7 @@ def test_a_provider_that_clears_says_so(kind: str) -> None:
         "type": "message", "role": "assistant", "content": [{"type": "text", "text": "x"}], "context_management": edits,
     }  # fmt: skip
     chats.add("anthropic", "messages", "/v1/messages", {"messages": [user("x")]}, answer)
-    found = find_history_edits(chats.wire.build_step(0))
+    found = find_history_cuts(chats.wire.build_step(0))
     assert (verdict(found.pruner), found.pruner.values) == ((True, "declared"), {"partsRemoved": 3})
 
 
@@ -175,8 +175,8 @@ def test_compaction_is_declared_and_its_summary_read_where_it_can_be() -> None:
     item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}
     openai.add("openai", "responses", "/v1/responses", {"input": "x"}, {"object": "response", "output": [item]})
     first, second = (
-        find_history_edits(anthropic.wire.build_step(0)).condenser,
-        find_history_edits(openai.wire.build_step(0)).condenser,
+        find_history_cuts(anthropic.wire.build_step(0)).condenser,
+        find_history_cuts(openai.wire.build_step(0)).condenser,
     )
     assert (verdict(first), first.summaries) == ((True, "declared"), ["Tasks were created."])
     assert (verdict(second), second.summaries) == ((True, "declared"), None)
@@ -188,9 +188,9 @@ def test_the_same_words_in_a_new_conversation_are_no_loss() -> None:
     chats = two_turns()
     chats.chat(TURN_1[:-1], TURN_1[-1])
     wire = chats.wire
-    found = find_history_edits(wire.build_step(2), wire.calls[:2])
+    found = find_history_cuts(wire.build_step(2), wire.calls[:2])
     assert {verdict(each) for each in (found.condenser, found.pruner, found.tokenLimiter)} == {(False, "proven")}
-    going_on = find_history_edits(wire.build_step(2), wire.calls[:2], continues=True)
+    going_on = find_history_cuts(wire.build_step(2), wire.calls[:2], continues=True)
     assert verdict(going_on.tokenLimiter) == (True, "proven")
 
 

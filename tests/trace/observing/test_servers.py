@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.trace.observing.agent_activity import list_mcp_tool_call_mismatches
-from llmproxy.trace.observing.tool_calls import NO_SERVER, diff_model_and_mcp_tool_calls
+from llmproxy.trace.observing.agent_activity import list_model_vs_mcp_call_mismatches
+from llmproxy.trace.observing.tool_calls import NO_SERVER, diff_asked_and_served_tool_calls
 from tests.support.messages import asks, call, said, user
 from tests.trace.observing.chats import Chats
 
@@ -27,7 +27,7 @@ class Tools(Chats):
         self.add("http", f"mcp:tools/call {name}", "/", body, value, **more)
 
     def differences(self) -> list[str]:
-        return diff_model_and_mcp_tool_calls(self.wire.list_tool_uses(), self.wire.read_tool_server_calls())
+        return diff_asked_and_served_tool_calls(self.wire.list_tool_uses(), self.wire.read_tool_server_calls())
 
 
 def asked(*calls: dict[str, Any]) -> Tools:
@@ -103,5 +103,5 @@ def test_a_server_alone_has_no_differences_since_nobody_knows_what_was_asked_for
     chats = asked(call("mcp__t__echo", {"text": "b"}))
     chats.serve("echo", ECHO_ARGUMENTS)
     kept = [each for _, each in chats.calls if each is not None]
-    assert list_mcp_tool_call_mismatches(kept) == chats.differences() != []
-    assert list_mcp_tool_call_mismatches([each for each in kept if each.operation.startswith("mcp:")]) == []
+    assert list_model_vs_mcp_call_mismatches(kept) == chats.differences() != []
+    assert list_model_vs_mcp_call_mismatches([each for each in kept if each.operation.startswith("mcp:")]) == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.cassettes.anonymized_export import convert_value_to_json
+from llmproxy.core.cassettes.anonymized_export import convert_interaction_to_json
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.agent_activity import ModelCallObserver
@@ -48,7 +48,7 @@ def call(
     )
     return Call(
         seq=seq, at=made.started_at, ms=5.0, first_ms=None, party=party, decision=Decision.RECORD, status=status, miss=False, note="",
-        key=key, occurrence=1, provider=provider, operation=operation, model=None, interaction=made.id, recording=convert_value_to_json(made),
+        key=key, occurrence=1, provider=provider, operation=operation, model=None, interaction=made.id, recording=convert_interaction_to_json(made),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.dialects.conversation import read_request_messages
 from llmproxy.core.dialects.dialect_table import CHAT
-from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.reading.decoded_exchange import RequestMessageCache
 from llmproxy.trace.reading.span_builder import build_spans
@@ -45,7 +45,7 @@ def test_over_real_traffic(traffic: Path) -> None:
     for each in exchanges(traffic):
         if each.route is None or each.route.operation not in CHAT:
             continue
-        tree = parse_json(each.asked)
+        tree = parse_json_or_none(each.asked)
         made = dataclasses.replace(body_of({}), provider=each.route.provider.name, operation=each.route.operation)
         made = dataclasses.replace(made, request=dataclasses.replace(made.request, body=each.asked))
         expected = read_request_messages(each.asked)

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.cassettes.anonymized_export import convert_value_to_json
+from llmproxy.core.cassettes.anonymized_export import convert_interaction_to_json
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.mitm.proxy_context import interactions_to_span_json
 from llmproxy.trace.export import build_trace_from_calls
@@ -19,7 +19,7 @@ from tests.support.chats import chat
 def call(
     seq: int, text: str, *, party: str = "agent", recorded: bool = True, occurrence: int = 1, at: float = 0
 ) -> Call:
-    made = convert_value_to_json(chat(text, f"re {text}", party=party)) if recorded else None
+    made = convert_interaction_to_json(chat(text, f"re {text}", party=party)) if recorded else None
     return Call.from_json({"seq": seq, "party": party, "occurrence": occurrence, "recording": made, "at": at})
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from llmproxy.core.cassettes import formats
 from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree
 from llmproxy.core.dialects.answer_writing import WHOLE, dump_json, sse
-from llmproxy.core.dialects.dialect_table import DialectComposer, SpokenTurn, get_composer_for_model
+from llmproxy.core.dialects.dialect_table import ProviderRequestAndAnswerWriter, SpokenTurn, get_composer_for_model
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.errors import CassetteCorrupt
 
@@ -100,7 +100,7 @@ class _Fixture:
             messages += [Message("tool", result, tool_call_id=call.id) for call in earlier.said.message.tool_calls]
         return messages
 
-    def write_answer(self, speaker: DialectComposer, *, stream: bool) -> tuple[str, bytes]:
+    def write_answer(self, speaker: ProviderRequestAndAnswerWriter, *, stream: bool) -> tuple[str, bytes]:
         if self.said is None:
             return "application/json", dump_json(speaker.error(dict(self.error), self.status))
         if stream:

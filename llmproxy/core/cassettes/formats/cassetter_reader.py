@@ -15,7 +15,7 @@ from functools import partial
 
 from llmproxy.core.cassettes import formats
 from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree
-from llmproxy.core.cassettes.formats.yaml_text import STYLES, load_yaml, write_json_in_style
+from llmproxy.core.cassettes.formats.yaml_text import STYLES, encode_json_in_style, load_yaml
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
@@ -87,7 +87,7 @@ def _read_body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> byt
 
 def write_json_in_recorded_style(tree: Tree, length: str | None) -> bytes:
     """Return the bytes of a tree: in the style of the recorded length, else compact. Raises ValueError, TypeError."""
-    best = write_json_in_style(tree, "compact")
+    best = encode_json_in_style(tree, "compact")
     if length is None or str(len(best)) == length:
         return best
-    return next((text for style in STYLES if str(len(text := write_json_in_style(tree, style))) == length), best)
+    return next((text for style in STYLES if str(len(text := encode_json_in_style(tree, style))) == length), best)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.cassettes import formats
 from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree, yaml_text
-from llmproxy.core.forks.fork_rows import Fork, parse_fork_from_file
+from llmproxy.core.forks.fork_rows import Fork, parse_fork_in_cassette_file
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.json_diff import clip
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
@@ -234,7 +234,7 @@ def read_fork_in_cassette_file(source: Source) -> Fork | None:
     try:
         tree = yaml_text.load_yaml(source.text, source.name)
         has_fork = isinstance(tree, dict) and "fork" in tree
-        return parse_fork_from_file(read_cassette_name_in_file(source), tree["fork"]) if has_fork else None
+        return parse_fork_in_cassette_file(read_cassette_name_in_file(source), tree["fork"]) if has_fork else None
     except ValueError as error:
         raise CassetteCorrupt(f"{source.name}: {error}.") from error
 
@@ -313,7 +313,7 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
             raise ReadingProblem(f"{where}: a member stands twice in `json_parts`")
     if forms[0].startswith("json"):
         try:
-            return yaml_text.write_json_in_style(value, style)
+            return yaml_text.encode_json_in_style(value, style)
         except (ValueError, TypeError, RecursionError) as error:
             raise ReadingProblem(f"{where}: `json` cannot be written: {error}") from error
     if not isinstance(value, str):

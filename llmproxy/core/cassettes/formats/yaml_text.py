@@ -214,7 +214,7 @@ STYLES: dict[str, tuple[dict[str, Any], str]] = {
 ``spaced-ascii`` Python's, ``indent2`` OpenAI's, Google's."""
 
 
-def write_json_in_style(tree: object, style: str) -> bytes:
+def encode_json_in_style(tree: object, style: str) -> bytes:
     """Write a tree. Raises KeyError for an unknown style, ValueError and TypeError for values that are not JSON."""
     how, end = STYLES[style]
     return (json.dumps(tree, allow_nan=False, **how) + end).encode("utf-8", "strict")
@@ -232,7 +232,7 @@ def detect_json_style(body: bytes) -> tuple[object, str] | None:
         return None
     for name in _candidate_json_styles(body):
         try:
-            if write_json_in_style(tree, name) == body:
+            if encode_json_in_style(tree, name) == body:
                 return tree, name
         except (ValueError, TypeError, RecursionError):
             return None

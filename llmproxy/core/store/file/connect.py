@@ -31,8 +31,8 @@ from llmproxy.protocol import DEFAULT_STORE, TESTS_STORE
 from llmproxy.sqlite_file import (
     BUSY,
     DAMAGED,
-    DatabaseFileState,
     OverwriteAwareConnection,
+    SqliteFileStatus,
     get_sqlite_primary_code,
     sidecar_path,
 )
@@ -44,7 +44,7 @@ _RACY_NS = 2_000_000_000
 _COPIED = ("", "-wal", "-journal")
 _TRIES = 6
 _PAUSE = 0.02  # attempts to open a store that changes while it is copied, and seconds between them
-WORDS = sqlite_file.DatabaseErrorTexts(
+WORDS = sqlite_file.DatabaseErrorWording(
     name="store",
     takes="recording",
     elsewhere="use another --store",
@@ -57,7 +57,7 @@ def translate_sqlite_store_error(error: sqlite3.Error, path: Path, *, writing: b
     return sqlite_file.translate_sqlite_error(error, path, WORDS, writing=writing)
 
 
-def determine_database_file_state(path: Path) -> DatabaseFileState:
+def determine_database_file_state(path: Path) -> SqliteFileStatus:
     """Return the state of `path`: absent, or a possible store. Raises CassetteCorrupt: not SQLite's; MachineError."""
     try:
         state = sqlite_file.detect_sqlite_file_state(path)
@@ -66,9 +66,9 @@ def determine_database_file_state(path: Path) -> DatabaseFileState:
             raise translate_sqlite_store_error(error, path, writing=False) from error
         why = "permission denied" if not os.access(path, os.R_OK) else error
         raise MachineError(f"The store {path} cannot be read: {why}.") from error
-    if state is DatabaseFileState.FOLDER:
+    if state is SqliteFileStatus.FOLDER:
         raise CassetteCorrupt(f"{path} is a folder, not a store.", hint="Give a file name with --store.")
-    if state is DatabaseFileState.FOREIGN:
+    if state is SqliteFileStatus.FOREIGN:
         begins = sqlite_file.read_head_of_non_database(path)
         is_sqlite = begins.startswith(b"SQLite format 3")
         why = "what SQLite wrote is damaged or cut" if is_sqlite else f"it is not SQLite, it starts with {begins!r}"
@@ -84,7 +84,7 @@ def connect_to_sqlite_store_file(path: Path, query: str) -> OverwriteAwareConnec
     return sqlite_file.open_sqlite_connection(path, query, timeout=BUSY_SECONDS)
 
 
-def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
+def check_store_schema_version(conn: sqlite3.Connection, path: Path) -> bool:
     """Return whether the schema is up to date. Raises CassetteNewer, or CassetteCorrupt for another program's file."""
     # One transaction: else another process may create the tables between the two statements.
     with sqlite_file.hold_read_transaction(conn):
@@ -142,10 +142,10 @@ def _file_size_or_minus_one(path: Path) -> int:
         return -1
 
 
-def _open_in_place(path: Path, state: DatabaseFileState) -> StoreReadConnection | None:
+def _open_in_place(path: Path, state: SqliteFileStatus) -> StoreReadConnection | None:
     """Open without any change in the folder; None if only a copy can be read."""
     wal, shm = _file_size_or_minus_one(sidecar_path(path, "-wal")), _file_size_or_minus_one(sidecar_path(path, "-shm"))
-    if state is not DatabaseFileState.WAL:
+    if state is not SqliteFileStatus.WAL:
         query = "mode=ro"
     elif wal >= 0 and shm >= 0:
         query = "mode=ro"  # a recorder runs, or was killed: both files exist, none is created
@@ -161,7 +161,7 @@ def _open_in_place(path: Path, state: DatabaseFileState) -> StoreReadConnection 
         if not isinstance(error, sqlite3.OperationalError) or get_sqlite_primary_code(error) in BUSY | DAMAGED:
             raise
         return None  # a hot journal, or a folder that refuses what SQLite needs
-    return StoreReadConnection(conn, in_place=state is not DatabaseFileState.WAL)
+    return StoreReadConnection(conn, in_place=state is not SqliteFileStatus.WAL)
 
 
 def _open_copy(path: Path) -> StoreReadConnection | None:
@@ -192,7 +192,7 @@ def _copy_and_open(path: Path) -> StoreReadConnection:
             if _file_size_or_minus_one(sidecar_path(path, suffix)) > 0:
                 sqlite_file.copy_raw_database_file(sidecar_path(path, suffix), sidecar_path(copied, suffix))
         conn = undo.enter_context(closing(connect_to_sqlite_store_file(copied, "mode=rwc")))
-        check_schema(conn, path)
+        check_store_schema_version(conn, path)
         migrations.upgrade_schema(conn)
         undo.pop_all()
     return StoreReadConnection(conn, folder)
@@ -224,13 +224,13 @@ def open_sqlite_store_reader(path: Path) -> StoreReadConnection:
 def _try_reader(path: Path) -> StoreReadConnection | None:
     """Open the store as it is now; None if it changed while it was copied."""
     state = determine_database_file_state(path)
-    if state is DatabaseFileState.ABSENT:
+    if state is SqliteFileStatus.ABSENT:
         raise CassetteNotFound(f"There is no store at {path}.", hint=build_missing_store_file_hint(path))
     with sqlite_file.translate_errors(path, WORDS, writing=False):
         if (reader := _open_in_place(path, state)) is not None:
             with ExitStack() as undo:
                 undo.callback(reader.close)
-                if check_schema(reader.conn, path):
+                if check_store_schema_version(reader.conn, path):
                     undo.pop_all()
                     return reader
         # An empty file, or one of an older schema, is upgraded in a copy: replay never writes.
@@ -243,9 +243,9 @@ def open_store_writer(path: Path) -> OverwriteAwareConnection:
     check_writable(path)
     with sqlite_file.translate_errors(path, WORDS, writing=True), ExitStack() as undo:
         conn = undo.enter_context(closing(connect_to_sqlite_store_file(path, "mode=rwc")))
-        if state in (DatabaseFileState.ABSENT, DatabaseFileState.EMPTY):
+        if state in (SqliteFileStatus.ABSENT, SqliteFileStatus.EMPTY):
             conn.execute(f"PRAGMA page_size={PAGE_SIZE}")
-        if not check_schema(conn, path):
+        if not check_store_schema_version(conn, path):
             migrations.upgrade_schema(conn)
         conn.execute("PRAGMA foreign_keys=ON")
         conn.switch_to_wal()

@@ -16,7 +16,7 @@ from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.core.store.bodies import DeltaBaseBody, compress_body_for_storage, load_stored_body
 from llmproxy.core.store.row_conversion import Sql
 from llmproxy.errors import CassetteBusy, LeaseLost, SettingsError
-from llmproxy.protocol import format_cassette_sample_name
+from llmproxy.protocol import append_sample_number_to_name
 
 LEASE_SECONDS = 15.0
 
@@ -75,7 +75,7 @@ def refuse_if_leased_by_other(
     if other is not None and not ours and is_lease_live(pid, host, age):
         shown = name if isinstance(name, str) else repr(name)
         raise CassetteBusy(
-            f"Cassette {format_cassette_sample_name(shown, sample)!r} is being recorded by {other} (process {pid} on "
+            f"Cassette {append_sample_number_to_name(shown, sample)!r} is being recorded by {other} (process {pid} on "
             f"{host}, last seen {max(age or 0, 0):.0f} s ago).",
             hint="End that session first, or record under another --cassette.",
         )

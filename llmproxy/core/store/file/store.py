@@ -18,7 +18,7 @@ from llmproxy.core.store import row_conversion
 from llmproxy.core.store.bodies import BodyToStore, DeltaBodyWriter
 from llmproxy.core.store.file import connect, leases_and_deletes
 from llmproxy.core.store.file.connect import StoreReadConnection
-from llmproxy.core.store.reader import SLOTS, CassetteFileSyncState, Place, RecordingHead, RequestKeyChange
+from llmproxy.core.store.reader import SLOTS, CassetteFileSyncState, Place, RecordingHead, RecordingKeyUpdate
 from llmproxy.core.store.row_conversion import Sql, to_sql
 from llmproxy.core.store.store import (
     UNFINISHED,
@@ -31,7 +31,7 @@ from llmproxy.core.store.store import (
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import CassetteBusy, RecordingError
 from llmproxy.postgres_store_paths import find_postgres_of_local_copy
-from llmproxy.sqlite_file import DatabaseFileState, OverwriteAwareConnection, write_transaction
+from llmproxy.sqlite_file import OverwriteAwareConnection, SqliteFileStatus, write_transaction
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class SqliteCassetteStore(Store):
             return cls(path, connect.open_sqlite_store_reader(path), writable=False, now=now)
         state = connect.determine_database_file_state(path)
         connect.check_writable(path)
-        if state is DatabaseFileState.ROLLBACK:
+        if state is SqliteFileStatus.ROLLBACK:
             # The writer is opened at the first write: a run with hits only does not change the file.
             reader = connect.open_sqlite_store_reader(path)
             if reader.copy is None:
@@ -258,7 +258,7 @@ class SqliteCassetteStore(Store):
             for table, column in _NAMED:
                 conn.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", names[::-1])
 
-    def rekey_recordings(self, made: Sequence[RequestKeyChange]) -> None:
+    def rekey_recordings(self, made: Sequence[RecordingKeyUpdate]) -> None:
         """Rekey live recordings; one whose new slot is taken keeps its key until the next opening."""
         with self._lock_writing_connection() as conn, write_transaction(conn):
             # Two live rows may never stand in one slot, not even for a moment.

@@ -47,7 +47,7 @@ class ServerLost(MachineError):
     status = 503
 
 
-class TransactionConflict(LLMProxyError):
+class PostgresTransactionConflict(LLMProxyError):
     """Two transactions conflicted; a retry can succeed."""
 
 
@@ -78,7 +78,7 @@ class ReopeningPostgresConnection:
 
     @contextmanager
     def borrow_connection(self, *, writing: bool) -> Iterator[Conn]:
-        """Yield the connection, in no transaction. Raises ServerLost, TransactionConflict, StoreReadOnly and others."""
+        """Yield the connection, in no transaction. Raises PostgresTransactionConflict, ServerLost, StoreReadOnly."""
         with self._lock:
             if self._conn is None:
                 self._conn = connect_to_postgres_cassette_store(self.server)
@@ -146,9 +146,9 @@ def connect_to_postgres_cassette_store(server: ServerStoreAddress) -> Conn:
 
 
 def iterate_transaction_attempts(*, once: bool = False) -> Iterator[AbstractContextManager[None]]:
-    """Yield a context for each attempt, after pauses; all but the last's take ServerLost and TransactionConflict."""
+    """Yield a context for each attempt, after pauses; all but the last's take these two errors of a server."""
     for pause in () if once else PAUSES:
-        yield suppress(ServerLost, TransactionConflict)
+        yield suppress(ServerLost, PostgresTransactionConflict)
         time.sleep(pause)
     yield nullcontext()
 
@@ -178,7 +178,7 @@ def _build_lost_error(server: ServerStoreAddress, error: Exception) -> ServerLos
 def translate_postgres_error(server: ServerStoreAddress, error: psycopg.Error, *, writing: bool) -> LLMProxyError:
     said, state = _format_error(server, error), error.sqlstate or ""
     if state in _AGAIN:
-        return TransactionConflict(f"The store {server.shown}: {said}.")
+        return PostgresTransactionConflict(f"The store {server.shown}: {said}.")
     if state in _DENIED and writing:
         return StoreReadOnly(
             f"The store {server.shown} cannot be written to as this role: {said}.",

@@ -96,7 +96,7 @@ def create_tables_of_server_store_copy(local: sqlite3.Connection, store: str) ->
         local.execute("INSERT INTO server_store VALUES (?)", (store,))
 
 
-def find_stale_local_copies(local: sqlite3.Connection, conn: Conn, name: str | None) -> list[CopyPlace]:
+def list_outdated_cassette_copies(local: sqlite3.Connection, conn: Conn, name: str | None) -> list[CopyPlace]:
     """Return the samples of a cassette, or of all, that changed on the server; those that are gone there come last."""
     only, values = ("", (False,)) if name is None else (" WHERE name = %s", (True, encode_pg_text(name)))
     there = {

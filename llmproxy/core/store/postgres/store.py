@@ -28,7 +28,7 @@ from llmproxy.core.store.file.leases_and_deletes import (
 from llmproxy.core.store.postgres import connection, local_copy, schema_and_leases
 from llmproxy.core.store.postgres.connection import ReopeningPostgresConnection, ServerLost, encode_pg_text, to_pg_value
 from llmproxy.core.store.postgres.local_copy import BodyRow
-from llmproxy.core.store.reader import CassetteFileSyncState, Place, RecordingHead, RequestKeyChange
+from llmproxy.core.store.reader import CassetteFileSyncState, Place, RecordingHead, RecordingKeyUpdate
 from llmproxy.core.store.row_conversion import Sql, to_sql
 from llmproxy.core.store.store import (
     UNFINISHED,
@@ -221,7 +221,7 @@ class PostgresCassetteStore(Store):
 
     def _update_copy(self, conn: Conn, cassette: str | None, *, timeout: float = -1) -> None:
         with self._local_copy_writer(timeout) as local:
-            stale = local_copy.find_stale_local_copies(local, conn, cassette)
+            stale = local_copy.list_outdated_cassette_copies(local, conn, cassette)
             if local_copy.update_local_copy_from_server(local, conn, stale, {}):
                 self._bodies.forget_bases()
 
@@ -350,7 +350,7 @@ class PostgresCassetteStore(Store):
             with self._writes.borrow_connection(writing=True) as conn, self._local_copy_writer() as local:
                 changed = [(to_sql(name), sample) for name, sample in places]
                 if instead_of is not None:
-                    changed = local_copy.find_stale_local_copies(local, conn, instead_of)
+                    changed = local_copy.list_outdated_cassette_copies(local, conn, instead_of)
                 if local_copy.update_local_copy_from_server(local, conn, changed, bodies):
                     self._bodies.forget_bases()
                 for one, each in zip(made, sent, strict=True):
@@ -441,7 +441,7 @@ class PostgresCassetteStore(Store):
             schema_and_leases.release_lease(conn, new, holder, clean=clean)
         self._held.pop(old, None)
 
-    def rekey_recordings(self, made: Sequence[RequestKeyChange]) -> None:
+    def rekey_recordings(self, made: Sequence[RecordingKeyUpdate]) -> None:
         """Rekey live recordings. Slots of a whole cassette may be exchanged, so its copies are read from the start."""
         with self._changing_connection() as conn, conn.transaction(), conn.cursor() as cursor:
             schema_and_leases.mark_cassette_copies_outdated(conn, [each.id for each in made])

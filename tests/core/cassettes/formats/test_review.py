@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
 from llmproxy.core.cassettes.formats import Recorded, Source, read_file_of_recordings, review_yaml
 from llmproxy.core.cassettes.formats.vcr import read as read_vcr
-from llmproxy.core.cassettes.formats.yaml_text import write_json_in_style
+from llmproxy.core.cassettes.formats.yaml_text import encode_json_in_style
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.forks.fork_rows import Fork
 from llmproxy.core.forks.overrides import parse_answer_override_options
@@ -85,7 +85,9 @@ def test_a_conversation_is_written_once() -> None:
     turns = [{"role": "user", "content": f"Question {n}: " + "why? " * 30} for n in range(6)]
     recorded = [
         one(
-            write_json_in_style({"model": "m", "system": system, "tools": tools, "messages": turns[: n + 1]}, "compact")
+            encode_json_in_style(
+                {"model": "m", "system": system, "tools": tools, "messages": turns[: n + 1]}, "compact"
+            )
         )
         for n in range(6)
     ]
@@ -151,7 +153,7 @@ def test_a_question_of_one_line_is_at_most_twenty_lines() -> None:
         "system_fingerprint": None,
     }  # fmt: skip
     limits = tuple((f"x-ratelimit-{name}", "4999") for name in "abcdefghijklmnopqrst")
-    asked = one(b'{"messages":[{"role":"user","content":"Hi"}]}', write_json_in_style(tree, "indent2-newline"))
+    asked = one(b'{"messages":[{"role":"user","content":"Hi"}]}', encode_json_in_style(tree, "indent2-newline"))
     told = replace(asked, response_headers=(*JSON, *limits), extra={"chunks": "0:943", "ending": "complete"})
     assert back(told) == [told]
     assert len(review_yaml.dumps([told], "x").splitlines()) <= 20

@@ -16,8 +16,8 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     YamlValueWithAnchor,
     detect_json_style,
     dump_yaml_collection,
+    encode_json_in_style,
     load_yaml,
-    write_json_in_style,
 )
 from llmproxy.errors import CassetteCorrupt
 from tests.support.narrowing import known
@@ -130,16 +130,16 @@ def test_scalars_are_those_of_json() -> None:
 @pytest.mark.parametrize("style", STYLES)
 def test_every_style_is_found(style: str) -> None:
     """A body in any style is a tree and a style that give it back."""
-    body = write_json_in_style({"a": [1, {"b": "ü"}], "c": None, "d": 1.5}, style)
-    assert write_json_in_style(*known(detect_json_style(body))) == body
+    body = encode_json_in_style({"a": [1, {"b": "ü"}], "c": None, "d": 1.5}, style)
+    assert encode_json_in_style(*known(detect_json_style(body))) == body
 
 
 @settings(deadline=None)
 @given(TREES, st.sampled_from(sorted(STYLES)))
 def test_what_is_found_is_exact(tree: object, style: str) -> None:
     """Whatever was written how, what is found gives the bytes back, and other bytes are never found."""
-    body = write_json_in_style([tree], style)
-    assert write_json_in_style(*known(detect_json_style(body))) == body
+    body = encode_json_in_style([tree], style)
+    assert encode_json_in_style(*known(detect_json_style(body))) == body
 
 
 @pytest.mark.parametrize("body", [
@@ -160,7 +160,7 @@ def test_lost_bytes_are_written_by_length() -> None:
     assert (
         write_json_in_recorded_style(tree, "3")
         == write_json_in_recorded_style(tree, None)
-        == write_json_in_style(tree, "compact")
+        == encode_json_in_style(tree, "compact")
     )
     with pytest.raises(ValueError, match="JSON compliant"):
         write_json_in_recorded_style(float("nan"), None)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.connect import check_schema, connect_to_sqlite_store_file
+from llmproxy.core.store.file.connect import check_store_schema_version, connect_to_sqlite_store_file
 from llmproxy.core.store.file.leases_and_deletes import identify_this_machine, is_lease_live
 from llmproxy.core.store.file.migrations import APPLICATION_ID, NAMES, list_applied_migrations, upgrade_schema
 from llmproxy.core.store.file.store import SqliteCassetteStore
@@ -109,7 +109,7 @@ def test_a_store_made_between_two_looks_is_not_taken_for_a_strangers(tmp_path: P
 
     with closing(connect_to_sqlite_store_file(path, "mode=rwc")) as conn:
         conn.set_trace_callback(somebody_makes_it)
-        assert check_schema(conn, path) is False
+        assert check_store_schema_version(conn, path) is False
     assert any("type = 'table'" in statement for statement in looked)
 
 

@@ -27,7 +27,7 @@ from llmproxy.core.store.postgres.connection import (
 )
 from llmproxy.core.store.postgres.local_copy import AT_ONCE
 from llmproxy.core.store.postgres.store import PostgresCassetteStore
-from llmproxy.core.store.reader import RequestKeyChange
+from llmproxy.core.store.reader import RecordingKeyUpdate
 from llmproxy.core.store.row_conversion import decode_sql_text, to_sql
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
@@ -343,7 +343,7 @@ RENAMED = (
     "UPDATE llmproxy.interactions SET cassette = '{0}'",
 )
 CHANGES: dict[str, Callable[[Store, int], object]] = {
-    "rekey": lambda store, id_: store.rekey_recordings([RequestKeyChange(id_, key(1), key(2), 1, "")]),
+    "rekey": lambda store, id_: store.rekey_recordings([RecordingKeyUpdate(id_, key(1), key(2), 1, "")]),
     "delete": lambda store, id_: store.delete_interactions([id_]),
 }
 
