@@ -60,13 +60,14 @@ os.execvp(sys.argv[3], sys.argv[3:])
 
 class Browser:
     def __init__(self) -> None:
+        program = chromium()  # skips the test without one: nothing is open yet
         self._folder = tempfile.TemporaryDirectory(prefix="llmproxy-chromium-", ignore_cleanup_errors=True)
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--mute-audio",
                    "--disable-background-networking", "--disable-features=BackForwardCache", "--disable-component-update", "--disable-extensions",
                    f"--user-data-dir={self._folder.name}", "--remote-debugging-pipe"]  # fmt: skip
-        command = [sys.executable, "-c", ITS_PIPES, str(to_browser), str(from_browser), chromium(), *options]
+        command = [sys.executable, "-c", ITS_PIPES, str(to_browser), str(from_browser), program, *options]
         self._process = subprocess.Popen(
             command, pass_fds=(to_browser, from_browser), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,
