@@ -38,6 +38,7 @@ from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.postgres_store_paths import store_exists
+from llmproxy.sqlite_file import sidecar_path
 from llmproxy.trace.comparing import answer_drift_statistics as stats
 
 if TYPE_CHECKING:
@@ -106,10 +107,9 @@ def drift_command(
         print_line(f"Interrupted: {spending.asked} answers came and are kept in {kept}; at most {spending.format()}.")
         raise
     finally:
-        if not there and not spending.asked:
-            for each in kept.parent.iterdir():
-                if each.name.startswith(kept.name):
-                    each.unlink()
+        if not there and not spending.asked and not _read_nightly_answers(kept, ""):  # nor another drift's answers
+            for suffix in ("", "-wal", "-shm", ".state.db", ".state.db-wal", ".state.db-shm"):
+                sidecar_path(kept, suffix).unlink(missing_ok=True)
     new = _read_nightly_answers(kept, night)
     pairs = zip(plan.chosen, keys, strict=True)
     found = [_AnswerDrift(each, old.get(key, ()), new.get(key, ())) for each, key in pairs]

@@ -106,12 +106,13 @@ def test_a_provider_that_does_not_answer_is_not_drift(store: Path, status: int) 
 
 
 def test_a_provider_that_cannot_be_reached_is_no_drift(store: Path) -> None:
-    """It is said why, nothing was spent, and nothing is left behind."""
+    """It is said why, nothing was spent, and nothing is left behind; a file of the user's whose name begins alike stays."""
+    (mine := Path(f"{store}.drift.db.old")).touch()
     done = drift(store, "--calls", "2", "--runs", "2", upstream="http://127.0.0.1:9")
     assert done.returncode == Exit.UNTOLD
     assert "no answer 4 times: openai at http://127.0.0.1:9 could not be reached" in done.stdout
     assert "Could not tell; 0 answers, $0 spent." in done.stdout
-    assert [each.name for each in store.parent.iterdir()] == [store.name]
+    assert {each.name for each in store.parent.iterdir()} == {store.name, mine.name}
 
 
 def test_an_interrupted_night_keeps_what_came(store: Path) -> None:
