@@ -196,9 +196,7 @@ def _cut_character(
         return None
     sent, left = split_after_nth_chunk(pieces, values["chunk"])
     wide = ((n, at) for n, each in enumerate(left) for at, byte in enumerate(each.data) if byte >= 0xC0)
-    found = (
-        None if detect_response_stream_format(answer) == "aws" else next(wide, None)
-    )  # the first multi-byte character
+    found = None if detect_response_stream_format(answer) == "aws" else next(wide, None)  # first multi-byte character
     if found is None:  # only ASCII: cut inside a character that was not there
         return [*sent, replace(left[0], data=_halve_bytes(left[0].data) + _FIRST_BYTE)]
     number, at = found

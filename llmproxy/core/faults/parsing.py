@@ -6,7 +6,7 @@ Parsing is strict, because a fault that silently does nothing tests nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,8 +168,8 @@ def _parse_rule(row: Json, where: str) -> FaultRule:
         values={each.name: _parse_number(row.get(each.name, each.default), each, where) for each in kind.takes},
         probability=_parse_number(row.get("probability", 1.0), _PROBABILITY, where),
         times=_parse_times(row.get("times", 1), where),
-        numbers={name: _parse_number_filter(row.get(name), name, where) for name in NUMBERS},
-        texts={name: _parse_patterns(row.get(name), name, where) for name in TEXTS},
+        numbers={name: frozenset(_parse_filter(row.get(name), name, where, *_NUMBER_FILTER)) for name in NUMBERS},
+        texts={name: tuple(_parse_filter(row.get(name), name, where, *_TEXT_FILTER)) for name in TEXTS},
     )
     _check_channels_and_providers(rule, where)
     return rule
@@ -199,26 +199,21 @@ def _parse_times(value: Json, where: str) -> int:
     if value == "always":
         return ALWAYS
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_TIMES:
-        msg = f"{where}: times is {_format_value(value)}; it is a whole number from 1 to {MOST_TIMES}, or always."
-        raise BadFaults(msg)
+        said = f"times is {_format_value(value)}; it is a whole number from 1 to {MOST_TIMES}, or always."
+        raise BadFaults(said, where=where)
     return value
 
 
-def _parse_number_filter(value: Json, name: str, where: str) -> frozenset[int]:
-    values = value if isinstance(value, list) else [] if value is None else [value]
-    for each in values:
-        if isinstance(each, bool) or not isinstance(each, int) or each < 1:
-            raise BadFaults(f"{name} is {_format_value(each)}; it is a number from 1, or a list of such.", where=where)
-    return frozenset(values)
+_NUMBER_FILTER = ("a number from 1", lambda each: isinstance(each, int) and not isinstance(each, bool) and each >= 1)
+_TEXT_FILTER = ("a text such as gpt-4*", lambda each: isinstance(each, str) and each)
 
 
-def _parse_patterns(value: Json, name: str, where: str) -> tuple[str, ...]:
+def _parse_filter(value: Json, name: str, where: str, what: str, is_valid: Callable[[Json], object]) -> list[Json]:
     values = value if isinstance(value, list) else [] if value is None else [value]
     for each in values:
-        if not isinstance(each, str) or not each:
-            msg = f"{where}: {name} is {_format_value(each)}; it is a text such as gpt-4*, or a list of such."
-            raise BadFaults(msg)
-    return tuple(values)
+        if not is_valid(each):
+            raise BadFaults(f"{name} is {_format_value(each)}; it is {what}, or a list of such.", where=where)
+    return values
 
 
 def _check_channels_and_providers(rule: FaultRule, where: str) -> None:
