@@ -63,8 +63,7 @@ def _record_result_or_unknown(draft: Draft, block: dict[str, Any]) -> None:
     draft.add_result(messages.read_tool_result_block(block), failed=failed)
 
 
-_WHY = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens",
-                  "content_filter": "refusal"}  # fmt: skip
+_WHY = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
 
 
 def _build_blocks(message: Message) -> list[Json]:
@@ -91,13 +90,6 @@ def _build_request(model: str, messages: Sequence[Message], streamed: bool) -> t
     return "https://api.anthropic.com/v1/messages", body | ({"stream": True} if streamed else {})
 
 
-def _write_usage_json(said: SpokenTurn) -> Json:
-    return {
-        "input_tokens": said.find_token_count("input_tokens", "prompt_tokens") or 0,
-        "output_tokens": said.find_token_count("output_tokens", "completion_tokens") or 0,
-    }
-
-
 def _write_answer_json(said: SpokenTurn) -> Json:
     return {
         "id": f"msg_{said.id}",
@@ -107,12 +99,16 @@ def _write_answer_json(said: SpokenTurn) -> Json:
         "content": _build_blocks(said.message),
         "stop_reason": "refusal" if said.finish == "refusal" else _WHY.get(said.why, said.why),
         "stop_sequence": None,
-        "usage": _write_usage_json(said),
+        "usage": {
+            "input_tokens": said.find_token_count("input_tokens", "prompt_tokens") or 0,
+            "output_tokens": said.find_token_count("output_tokens", "completion_tokens") or 0,
+        },
     }
 
 
 def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
-    answer, usage = _write_answer_json(said), _write_usage_json(said)
+    answer = _write_answer_json(said)
+    usage = answer["usage"]
     start = answer | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}
     events: list[Json] = [{"type": "message_start", "message": start}]
     for n, block in enumerate(answer["content"]):

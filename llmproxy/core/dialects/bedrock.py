@@ -129,9 +129,7 @@ def _write_invoke_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tup
 
 
 # None of these is in boto's list of throttling or transient codes, so the name alone never causes a retry.
-_ERRORS = {
-    403: "AccessDeniedException", 404: "ResourceNotFoundException", 409: "ConflictException",
-}  # fmt: skip
+_ERRORS = {403: "AccessDeniedException", 404: "ResourceNotFoundException", 409: "ConflictException"}
 
 
 def _build_proxy_error(status: int, _code: str, message: str) -> tuple[Headers, object]:

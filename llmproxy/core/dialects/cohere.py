@@ -55,10 +55,8 @@ _USAGE = {"billed_units": {"input_tokens": 0, "output_tokens": 0}, "tokens": {"i
 
 
 def _write_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Headers, list[bytes]]:
-    calls, text = (
-        [build_openai_tool_call_json(n, call) for n, call in enumerate(said.message.tool_calls)],
-        said.message.text,
-    )
+    calls = [build_openai_tool_call_json(n, call) for n, call in enumerate(said.message.tool_calls)]
+    text = said.message.text
     why = _WHY.get(said.finish, "TOOL_CALL" if calls else "COMPLETE")
     if not wanted.stream:
         message: Json = {"role": "assistant"}

@@ -61,10 +61,9 @@ def _add_candidates(draft: Draft, value: dict[str, Any]) -> None:
         draft.heard = True
         first = candidate.get("index", position) in (0, None)
         for part in as_list(as_dict(candidate.get("content")).get("parts")):
-            block = as_dict(part)
             if first:
                 add_blocks(draft, [part])
-            _record_hosted_or_unknown_part(draft, block, first=first)
+            _record_hosted_or_unknown_part(draft, as_dict(part), first=first)
 
 
 def _record_hosted_or_unknown_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:

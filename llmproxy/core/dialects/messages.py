@@ -294,22 +294,18 @@ def read_tool_call_block(block: dict[str, Any]) -> tuple[object, object, object]
 def read_tool_result_block(block: dict[str, Any]) -> Message | None:
     kind = as_str(block.get("type"))
     if kind.endswith("tool_result"):
-        return Message(
-            "tool", extract_content_text(block.get("content")), tool_call_id=_as_id(block.get("tool_use_id"))
-        )
-    if kind.endswith("_call_output"):
-        return Message("tool", extract_content_text(block.get("output")), tool_call_id=_as_id(block.get("call_id")))
-    if isinstance(block.get("toolResult"), dict):
-        result = block["toolResult"]
-        return Message(
-            "tool", extract_content_text(result.get("content")), tool_call_id=_as_id(result.get("toolUseId"))
-        )
-    for name in ("functionResponse", "function_response"):
-        if isinstance(block.get(name), dict):
-            result = block[name]
-            call_id = _as_id(result.get("id")) or _as_id(result.get("name"))
-            return Message("tool", as_json(result.get("response")), tool_call_id=call_id)
-    return None
+        content, call_id = block.get("content"), block.get("tool_use_id")
+    elif kind.endswith("_call_output"):
+        content, call_id = block.get("output"), block.get("call_id")
+    elif isinstance(result := block.get("toolResult"), dict):
+        content, call_id = result.get("content"), result.get("toolUseId")
+    else:
+        for name in ("functionResponse", "function_response"):
+            if isinstance(result := block.get(name), dict):
+                call_id = _as_id(result.get("id")) or _as_id(result.get("name"))
+                return Message("tool", as_json(result.get("response")), tool_call_id=call_id)
+        return None
+    return Message("tool", extract_content_text(content), tool_call_id=_as_id(call_id))
 
 
 def add_blocks(draft: Draft, content: object) -> list[Message]:

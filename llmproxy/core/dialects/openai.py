@@ -128,10 +128,6 @@ def _write_answer(said: SpokenTurn, wanted: ParsedRequestToAnswer) -> tuple[Head
     return SSE, [sse([event]) for event in events]
 
 
-def build_openai_proxy_error(_status: int, code: str, message: str) -> tuple[Headers, object]:
-    return (), {"error": {"message": message, "type": code, "param": None, "code": code}}
-
-
 _RPM = (
     "Rate limit reached for {model} on requests per min (RPM): Limit 3, Used 3, Requested 1. Please try again in "
     "{wait:g}s. Visit https://platform.openai.com/account/rate-limits to learn more."
@@ -339,7 +335,8 @@ DIALECT = ProviderApiDialect(
         "threads": _THREAD,
         "threads.runs": replace(_THREAD, makes_ids=True),
     },
-    build_openai_proxy_error, build_openai_error_body, build_openai_stream_error_event, reasoning_apart=True,
+    lambda _status, code, message: ((), {"error": {"message": message, "type": code, "param": None, "code": code}}),
+    build_openai_error_body, build_openai_stream_error_event, reasoning_apart=True,
     speaker=ProviderRequestAndAnswerWriter(
         _build_request, _build_answer, _build_stream_events,
         lambda error, _status: {"error": {"message": "", "type": None, "param": None, "code": None} | error},
