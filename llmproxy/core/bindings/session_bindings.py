@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from llmproxy.core.bindings.answer_rewriting import rewrite_answer
 from llmproxy.core.bindings.created_id_pairs import IdPair, IdPairs
-from llmproxy.core.bindings.leaf_pairs import MatchedMessageCache, Mismatch, RequestMatch
+from llmproxy.core.bindings.leaf_pairs import MatchedMessageCache, RequestMatch
 from llmproxy.core.bindings.leaf_places import ROLES, Bindings, Zone, iterate_request_members
-from llmproxy.core.bindings.run_variables import RunVariable, deserialize_run_variables, dump_run_variables
+from llmproxy.core.bindings.run_variables import RunVariable, deserialize_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField
 from llmproxy.core.bindings.volatile_result_fields import OUTSIDE, VolatileField
 from llmproxy.core.dialects.messages import find_system_reminder_spans
@@ -175,17 +175,13 @@ class SessionBindings:
     _typed: dict[tuple[int, Bindings], tuple[str, str]] = field(default_factory=dict)
     """Literal ends of the last user texts of recorded requests, by recording and bindings."""
     _tables: dict[str, Bindings] = field(default_factory=dict)
-    _fitted: dict[Bindings, MatchedMessageCache] = field(default_factory=dict)
+    fitted: defaultdict[Bindings, MatchedMessageCache] = field(default_factory=lambda: defaultdict(MatchedMessageCache))
+    """Messages that fitted, by bindings."""
 
     def declare_variables(self, run_variables: Iterable[RunVariable]) -> None:
         self.declared |= {each.name: each for each in run_variables}
         self._forget_bindings()
         self.untouched.clear()
-
-    @property
-    def dump_declared_variables(self) -> str:
-        """The run variables in the form that recordings contain."""
-        return dump_run_variables(self.declared.values())
 
     def build_bindings(self, recorded: str) -> Bindings:
         """Return the bindings for a recording with these run variables, as `dump_run_variables` wrote them."""
@@ -194,11 +190,6 @@ class SessionBindings:
                 self._forget_bindings()
             known = Bindings(deserialize_run_variables(recorded), self.declared.values(), self.fields, self.scope)
             self._tables[recorded] = known
-        return known
-
-    def get_fitted_messages(self, table: Bindings) -> MatchedMessageCache:
-        if (known := self._fitted.get(table)) is None:
-            known = self._fitted[table] = MatchedMessageCache()
         return known
 
     def may_match_last_user_text(self, id_: int, recorded: Canonical, table: Bindings, text: str) -> bool:
@@ -210,13 +201,9 @@ class SessionBindings:
         head, tail = self._typed[which]
         return text.startswith(head) and text.endswith(tail)
 
-    def build_answer(self, table: Bindings, fit: RequestMatch, recorded: Response) -> BoundAnswer | Mismatch:
-        response = rewrite_answer(table, fit, recorded, self.known)
-        return response if isinstance(response, Mismatch) else BoundAnswer(response, fit)
-
     def _forget_bindings(self) -> None:
         self._tables.clear()
-        self._fitted.clear()
+        self.fitted.clear()
         self._typed.clear()
 
     def add_id_pairs(self, identities: Iterable[IdPair], below: frozenset[str] = frozenset()) -> None:

@@ -27,6 +27,7 @@ from llmproxy.core.bindings import (
     dump_run_variables,
     find_fields_of_captured_value,
     match_requests_with_bindings,
+    rewrite_answer,
     rewrite_exact_hit_answer,
 )
 from llmproxy.core.bindings.leaf_pairs import ON_TRIAL
@@ -292,7 +293,7 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
 
     @override
     def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:
-        said, redactor = self.bound.dump_declared_variables, self._parts.state.redactor
+        said, redactor = dump_run_variables(self.bound.declared.values()), self._parts.state.redactor
         if self._said[:2] != (said, redactor.epoch.count):
             self._said = said, redactor.epoch.count, redactor.text(said)
         return replace(made, run_variables=self._said[2])
@@ -328,8 +329,7 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
                 continue
             if compared.why and typed is not None and not bound.may_match_last_user_text(id_, recorded, table, typed):
                 continue
-            fitted = bound.get_fitted_messages(table)
-            result = match_requests_with_bindings(table, recorded.tree, wanted.tree, bound.known, fitted)
+            result = match_requests_with_bindings(table, recorded.tree, wanted.tree, bound.known, bound.fitted[table])
             if isinstance(result, Mismatch):
                 if not compared.why:
                     compared.why = f"recording #{id_}, bound: {result}"
@@ -434,7 +434,8 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
         return order[at + 1][1] if at is not None and at + 1 < len(order) else None
 
     def _write_bound_answer(self, store: Store, found: BoundRecording, slot: RecordingHead) -> BoundAnswer | Mismatch:
-        return self.bound.build_answer(found.table, found.fit, store.response(slot.id))
+        response = rewrite_answer(found.table, found.fit, store.response(slot.id), self.bound.known)
+        return response if isinstance(response, Mismatch) else BoundAnswer(response, found.fit)
 
     def _rewrite_exact_hit_answer(
         self, call: Exchange, store: Store, slot: RecordingHead, found: Lookup
