@@ -110,22 +110,16 @@ def count_state_changes_before_calls(
     rows: Iterable[StoredCallSummary], reading: Mapping[str, frozenset[str]], declared: Callable[[str], bool]
 ) -> ChangeCountsAtRecordedToolCalls:
     """Return the recorded calls with their states; `reading`: read-only tools by server, `declared`: by the user."""
-
-    def changes(row: StoredCallSummary) -> bool:
-        name = format_call_display_name(row.operation, row.provider, row.method, row.target)
-        known = name in reading.get(row.provider, ()) or declared(name)
-        return may_change_tool_state(row.channel, row.method, row.operation) and not known
-
-    found: list[tuple[StoredCallSummary, bool]] = [
-        (row, changes(row))
-        for row in rows
-        if may_depend_on_tool_state(row.channel, row.operation)
-        or (row.channel is Channel.MCP and row.operation in LISTS)
-    ]
+    found: list[tuple[StoredCallSummary, str, bool]] = []
+    for row in rows:
+        is_list = row.channel is Channel.MCP and row.operation in LISTS
+        if is_list or may_depend_on_tool_state(row.channel, row.operation):
+            name = format_call_display_name(row.operation, row.provider, row.method, row.target)
+            known = name in reading.get(row.provider, ()) or declared(name)
+            found.append((row, name, may_change_tool_state(row.channel, row.method, row.operation) and not known))
     steps: dict[int, ToolStateAtRecordedCall] = {}
     made: list[int] = []
-    for at, (row, changing) in enumerate(found):
-        name = format_call_display_name(row.operation, row.provider, row.method, row.target)
+    for at, (row, name, changing) in enumerate(found):
         steps[row.id] = ToolStateAtRecordedCall(len(made), changing, name, _find_overlapping_changes(found, at))
         made += [row.id] * changing
     return ChangeCountsAtRecordedToolCalls(steps, tuple(made), reading)
@@ -154,12 +148,12 @@ def split_tools_by_read_only(messages: Iterable[object]) -> tuple[set[str], set[
     return reading - others, others
 
 
-def _find_overlapping_changes(found: Sequence[tuple[StoredCallSummary, bool]], at: int) -> tuple[int, ...]:
+def _find_overlapping_changes(found: Sequence[tuple[StoredCallSummary, str, bool]], at: int) -> tuple[int, ...]:
     row = found[at][0]
     begun, over = row.started_at, _get_end_time(row)
     return tuple(
         other.id
-        for n, (other, changing) in enumerate(found)
+        for n, (other, _, changing) in enumerate(found)
         if n != at and changing and other.started_at < over and begun < _get_end_time(other)
     )
 

@@ -178,11 +178,9 @@ class Engine:
     def count_unused(self) -> int | None:
         if self._state.stores.opened is None:
             return None
-        served: dict[tuple[str, int], set[int]] = {}
+        served = {place: set(ids) for place, ids in self._state.sessions.served_before.items()}
         for walk in self._state.sessions.open_sessions.values():
             served.setdefault((walk.cassette, walk.sample), set()).update(walk.served)
-        for place, ids in self._state.sessions.served_before.items():
-            served.setdefault(place, set()).update(ids)
         store, live = self._state.stores.opened, self._state.config.live
         return sum(count_unused(store, *place, ids, live.channels if live else ()) for place, ids in served.items())
 
