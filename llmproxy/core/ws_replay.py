@@ -300,9 +300,8 @@ class FrameRecorder(ArrivingResponseCollector):
         for frame in frames:
             data = self._redact(frame.data) if frame.client and frame.data else frame.data
             if data != frame.data:
-                secrets.update(
-                    dict.fromkeys(_list_redacted_strings(parse_json_or_none(frame.data), parse_json_or_none(data)))
-                )
+                strings = _list_redacted_strings(parse_json_or_none(frame.data), parse_json_or_none(data))
+                secrets.update(dict.fromkeys(strings))
             kept.append(replace(frame, data=data))
         if secrets:
             kept = [one if one.client else replace(one, data=_overwrite_secrets(one.data, secrets)) for one in kept]

@@ -179,27 +179,18 @@ def list_run_value_spellings(pairs: Sequence[RunVariablePair]) -> list[RunValueS
     homes = next((pair for pair in pairs if pair.name == "home" and pair.recorded.kind is RunVariableKind.PATH), None)
     found: list[RunValueSpelling] = []
     for pair in pairs:
+        sides = (pair.recorded.value, pair.present.value)
         match pair.recorded.kind:
             case RunVariableKind.PATH:  # even if equal on both sides: /home/kim/work stays while /home/kim changes
                 found += _list_path_forms(pair, homes if homes is not pair else None)
             case RunVariableKind.DATE if pair.has_changed:
                 found += _list_date_forms(pair)
             case RunVariableKind.BLOCK if pair.has_changed:
+                border, scope = covers_whole_lines_or_tag, SpellingSearchScope.AGENT
                 for prefix in _LINE_PREFIXES:
-                    sides = (pair.recorded.value, pair.present.value)
                     text, now = (prefix + value.replace("\n", f"\n{prefix}") for value in sides)
-                    found.append(
-                        RunValueSpelling(
-                            pair.name,
-                            text,
-                            (now,),
-                            covers_whole_lines_or_tag,
-                            SpellingSearchScope.AGENT,
-                            in_answers=False,
-                        )
-                    )
+                    found.append(RunValueSpelling(pair.name, text, (now,), border, scope, in_answers=False))
             case RunVariableKind.IDENTIFIER if pair.has_changed and pair.present.kind is RunVariableKind.IDENTIFIER:
-                sides = (pair.recorded.value, pair.present.value)
                 for write in UUID_SPELLINGS if all(map(UUID.fullmatch, sides)) else UUID_SPELLINGS[:1]:
                     text, now = (write(each) for each in sides)
                     found.append(RunValueSpelling(pair.name, text, (now,), is_isolated_in_text))

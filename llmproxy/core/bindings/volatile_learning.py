@@ -549,11 +549,9 @@ def rewrite_recorded_request_for_miss(
             bound = tuple(name for name in whole.bound if name not in learned)
             return RecordedRequestWithPresentValues(whole.tree, bound, varying)
     found = _restate_request(bindings, recorded, present, known)
-    return (
-        found
-        if found.tree != present
-        else RecordedRequestWithPresentValues(rewrite_request_to_this_run(bindings, recorded))
-    )
+    if found.tree == present:
+        return RecordedRequestWithPresentValues(rewrite_request_to_this_run(bindings, recorded))
+    return found
 
 
 def _restate_request(
@@ -561,10 +559,8 @@ def _restate_request(
 ) -> RecordedRequestWithPresentValues:
     paired, fields = pair_request_leaves(recorded, present), VolatileFieldReader(bindings)
     fields.collect_field_values(paired.leaves)
-    restating, tree = (
-        BoundRequestComparer(bindings, fields.found, known),
-        rewrite_request_to_this_run(bindings, recorded),
-    )
+    restating = BoundRequestComparer(bindings, fields.found, known)
+    tree = rewrite_request_to_this_run(bindings, recorded)
     for mine, theirs, place in paired.leaves:
         fits = restating.visit_leaf(mine, theirs, place) is None
         restated = theirs if fits else _restate_beginning(restating, mine, theirs, place)

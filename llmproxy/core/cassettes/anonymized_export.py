@@ -74,10 +74,8 @@ def anonymize_interaction(interaction: Interaction) -> Interaction:
 
 
 def put_bound_values_in_interaction(interaction: Interaction, bindings: Bindings) -> Interaction:
-    request, response = (
-        interaction.request,
-        rewrite_answer(bindings, RequestMatch((), ()), interaction.response, strict=False),
-    )
+    request = interaction.request
+    response = rewrite_answer(bindings, RequestMatch((), ()), interaction.response, strict=False)
     renamed = rewrite_request_to_this_run(bindings, tree := parse_json_or_none(request.body))
     return replace(
         interaction,

@@ -168,10 +168,9 @@ class CassetteDir:
                 failed.append(error)
                 continue
             skipped += [f"{path}, {why}" for why in left_out]
-            unfinished = (
-                _has_unfinished_recording(store, name) if not ours else review_yaml.may_get_more_recordings(source)
-            )
+            unfinished = not ours and _has_unfinished_recording(store, name)
             if ours:
+                unfinished = review_yaml.may_get_more_recordings(source)
                 said = list(map(anonymized_export.strip_record_of_unkeyed_headers, review_yaml.read(source)))
                 plain = anonymized_export.strip_records_of_unused_variables(said, said)
                 if review_yaml.dumps(plain, name, fork, unfinished=unfinished).encode() == kept:

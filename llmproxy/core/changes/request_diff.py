@@ -280,9 +280,8 @@ class _RequestDiff:
         digests = ["" if each is None else digest_texts([dump(each.value).hex()]) for each in (old, new)]
         tool = next((each.own for each in (old, new) if each is not None), "")
         if source is None:
-            source = (
-                ChangeSource.TOOL_SERVER if kind == Kind.TOOL and tool.startswith(_PROJECTS) else ChangeSource.PROMPT
-            )
+            is_of_server = kind == Kind.TOOL and tool.startswith(_PROJECTS)
+            source = ChangeSource.TOOL_SERVER if is_of_server else ChangeSource.PROMPT
         origin = self._build_origin(source, tool.split("__")[1] if source is ChangeSource.TOOL_SERVER else "")
         made = Change(str(kind), name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
         if kind != Kind.TOOL or old is None or new is None:

@@ -287,9 +287,8 @@ def parse_request_into_segments(
             entries.setdefault(entry[0] if entry else "", []).append(segment)
         else:
             _add_segment_at_next_position(made, (segment.kind, segment.name), segment)
-    _ConversationReader(made, list(ids), known, get_client_prompt_boilerplate(client)).read_entries(
-        list(entries.values())
-    )
+    reader = _ConversationReader(made, list(ids), known, get_client_prompt_boilerplate(client))
+    reader.read_entries(list(entries.values()))
     return made
 
 

@@ -388,11 +388,8 @@ class AcceptedChangesFeature(Feature):
         if session.policy.plays is ReplayablePolicy.NOTHING:
             return None
         forking: ForkState | None = asked.get("forking")
-        barred = (
-            "a session with live channels carries nothing"
-            if session.find_interceptor(MixedLiveReplayInterceptor)
-            else ""
-        )
+        is_live = session.find_interceptor(MixedLiveReplayInterceptor) is not None
+        barred = "a session with live channels carries nothing" if is_live else ""
         barred = "a session that may fork carries nothing" if forking is not None and forking.live else barred
         store = self.parts.state.sessions.store(session.settings.mode)
         accepted: Sequence[AcceptedChange] = ()

@@ -432,9 +432,8 @@ class EndOrderFeature(Feature):
     def on_replay_begin(self, session: Session, store: Store) -> None:
         if not (patience := self.parts.state.config.order_wait):
             return
-        calls = list(
-            starmap(RecordedCallBeginAndEnd, list_recorded_call_times(store, session.cassette, session.sample))
-        )
+        times = list_recorded_call_times(store, session.cassette, session.sample)
+        calls = list(starmap(RecordedCallBeginAndEnd, times))
         if group_concurrent(calls):
             calls = infer_answer_read_times(calls, build_answer_quote_finder(store))
             if groups := group_concurrent(calls):

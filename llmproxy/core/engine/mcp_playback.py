@@ -138,9 +138,8 @@ class McpAnswerPlayback:
                 taken.append(self.turns.popleft().data)
             offset = round((self._clock() - self._exchange.progress.arrived) * MICROSECONDS)
             self._taken.append(Chunk(offset, taken[-1]))
-            if (
-                self.turns and self.turns[0].wait is McpAnswerPrerequisiteKind.ANSWER
-            ):  # its question was in the part before
+            # Its question was in the part before.
+            if self.turns and self.turns[0].wait is McpAnswerPrerequisiteKind.ANSWER:
                 self._questions[self._exchange.route.provider.name, json.dumps(self.turns[0].what)] = None
         return taken, 0.0
 

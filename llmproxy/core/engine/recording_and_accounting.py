@@ -277,13 +277,9 @@ class CallJournalAndUsageRecorder:
             usage=usage, lost=lost,
         )  # fmt: skip
         error = exchange.error
-        text = (
-            MissOfRetriedRequestError.note
-            if isinstance(error, MissOfRetriedRequestError)
-            else error.message
-            if error is not None
-            else ""
-        )
+        text = "" if error is None else error.message
+        if isinstance(error, MissOfRetriedRequestError):
+            text = error.note
         if exchange.kept.occurrence:
             self._state.pending.on_call_end(exchange)
         if exchange.change is not None and not is_success(status):

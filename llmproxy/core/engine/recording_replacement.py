@@ -80,11 +80,8 @@ class StaleRecordingInterceptor(SessionCallInterceptor[Exchange]):
             return decided
         call.state.put(StaleHit(decided.recording, int(age // _DAY) if recorded and age > 0 else None))
         asks = call.session.settings.mode.policy.writes and call.channel is Channel.LLM
-        return (
-            Decided(Decision.RECORD)
-            if asks and not does_request_change_server_state(call.route, call.method)
-            else decided
-        )
+        asks = asks and not does_request_change_server_state(call.route, call.method)
+        return Decided(Decision.RECORD) if asks else decided
 
     @override
     def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:

@@ -312,8 +312,7 @@ class RequestDecider:
         if exchange.session.position.changes.made and self._begins_new_run(exchange, known.key):
             exchange.session.restart()
         exchange.session.position.stateless = (exchange.party, known.key)
-        known, seen = self._keying.add_server_state(exchange, body, known, seen)
-        exchange.identity = known
+        exchange.identity, seen = self._keying.add_server_state(exchange, body, known, seen)
         return seen
 
     def _look_up_recordings(self, exchange: Exchange, body: bytes, seen: Canonical | None) -> Lookup:

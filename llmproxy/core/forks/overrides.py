@@ -130,9 +130,8 @@ def parse_answer_overrides_from_json(value: Json) -> AnswerOverrides:
     answers: dict[int, Message] = {}
     for each in _iter_checked_rows(value, "answers", {"call", "text", "tool_calls"}):
         number = _check_call_number(each.get("call"), "call", 0)
-        answers[number] = parse_overriding_model_answer(
-            {name: each[name] for name in ("text", "tool_calls") if name in each}
-        )
+        said = {name: part for name, part in each.items() if name != "call"}
+        answers[number] = parse_overriding_model_answer(said)
     rows = _iter_checked_rows(value, "tools", {"tool", "nth", "when", "result"})
     return AnswerOverrides(tuple(map(_parse_tool, rows)), answers)
 

@@ -198,10 +198,8 @@ def _answer_registration(asked: RequestAnsweredByStub) -> Response:
 
 def _answer_authorization(asked: RequestAnsweredByStub) -> Response | None:
     """Redirect the client to its address on this machine, with a code and its state."""
-    back, code = (
-        asked.said.get("redirect_uri", ""),
-        {"code": make_dummy_oauth_token("code"), "state": asked.said.get("state", "")},
-    )
+    back = asked.said.get("redirect_uri", "")
+    code = {"code": make_dummy_oauth_token("code"), "state": asked.said.get("state", "")}
     if urlsplit(back).hostname not in ("127.0.0.1", "localhost", "::1"):
         return None
     return build_stub_response(302, "", "", ("location", f"{back}{'&' if '?' in back else '?'}{urlencode(code)}"))
@@ -344,11 +342,9 @@ def find_auxiliary_call_host(
     if not named and (path.startswith(WELL_KNOWN) or (path == "/" and method == "HEAD")):
         return HostParsedFromPath(*build_http_provider_name_and_url("http", NOWHERE, None), target)
     there = find_host_in_path(target, ("*",))
-    return (
-        there
-        if there is not None and has_stubs_for_host(rows, urlsplit(there.url).hostname or "", offline=True)
-        else None
-    )
+    if there is None or not has_stubs_for_host(rows, urlsplit(there.url).hostname or "", offline=True):
+        return None
+    return there
 
 
 def parse_query_and_body(target: str, headers: Headers, body: bytes) -> dict[str, str]:

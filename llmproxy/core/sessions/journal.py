@@ -338,15 +338,12 @@ def read_ids_used_last_run(path: Path) -> frozenset[int] | None:
 
 def read_replayed_requests(path: Path) -> list[tuple[int, Request, bool]]:
     """Return the last run's requests with hits: interaction, request, whether its body is the recorded one's."""
-    last = "(SELECT max(id) FROM runs)"
-    what = "SELECT interaction, method, target, headers, body FROM asked"
-    return list(
-        _parse_rows(fetch_journal_rows(path, f"{what} WHERE run = {last} ORDER BY id", ()), _parse_replayed_request)
-    )
+    sql = """SELECT interaction, method, target, headers, body FROM asked
+        WHERE run = (SELECT max(id) FROM runs) ORDER BY id"""
+    return list(_parse_rows(fetch_journal_rows(path, sql, ()), _parse_replayed_request))
 
 
-def _parse_replayed_request(*row: Any) -> tuple[int, Request, bool]:
-    id_, method, target, headers, body = row
+def _parse_replayed_request(id_: Any, method: Any, target: Any, headers: Any, body: Any) -> tuple[int, Request, bool]:
     fields = tuple((name + "", value + "") for name, value in json.loads(headers))
     content = b"" if body is None else zlib.decompress(body)
     return index(id_), Request(decode_sql_text(method), decode_sql_text(target), fields, content), body is None

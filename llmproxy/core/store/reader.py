@@ -372,11 +372,10 @@ class StoreReader:
         self._price = interaction_id, row[8:14]
         base_id, sha256, *stored = row[14:]
         with self._name_store_in_errors():
-            body = (
-                decode_body_stored_whole(self.conn, sha256, LazyStoredBodyData(*stored))
-                if base_id is None
-                else self.read_body(stored[0])
-            )
+            if base_id is None:
+                body = decode_body_stored_whole(self.conn, sha256, LazyStoredBodyData(*stored))
+            else:
+                body = self.read_body(stored[0])
         with self._report_bad_value(f"Interaction {interaction_id}"):
             response = row_conversion.build_response_from_row(row, body)
         self._answers.put(interaction_id, response, len(body) + 1000)
@@ -446,15 +445,12 @@ class StoreReader:
             raise self._build_missing_error(interaction_id)
         with self._report_bad_value(f"Interaction {interaction_id}"):
             cassette, sample, provider, upstream, method, target, headers, body = row
-            request = Request(
-                decode_sql_text(method),
-                decode_sql_text(target),
-                row_conversion.decode_stored_headers_json(headers),
-                self.read_body(body),
+            fields = row_conversion.decode_stored_headers_json(headers)
+            cassette, provider, upstream, method, target = map(
+                decode_sql_text, (cassette, provider, upstream, method, target)
             )
-            return StoredRequestWithUpstream(
-                decode_sql_text(cassette), sample, decode_sql_text(provider), decode_sql_text(upstream), request
-            )
+            request = Request(method, target, fields, self.read_body(body))
+            return StoredRequestWithUpstream(cassette, sample, provider, upstream, request)
 
     def has_recordings(self, cassette: str, sample: int) -> bool:
         return self._first(_HAS, (to_sql(cassette), sample)) is not None

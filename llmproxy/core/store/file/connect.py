@@ -145,10 +145,8 @@ def _file_size_or_minus_one(path: Path) -> int:
 def _open_in_place(path: Path, state: SqliteFileStatus) -> StoreReadConnection | None:
     """Open without any change in the folder; None if only a copy can be read."""
     wal, shm = _file_size_or_minus_one(sidecar_path(path, "-wal")), _file_size_or_minus_one(sidecar_path(path, "-shm"))
-    if state is not SqliteFileStatus.WAL:
-        query = "mode=ro"
-    elif wal >= 0 and shm >= 0:
-        query = "mode=ro"  # a recorder runs, or was killed: both files exist, none is created
+    if state is not SqliteFileStatus.WAL or (wal >= 0 and shm >= 0):
+        query = "mode=ro"  # if both files exist, a recorder runs, or was killed: none is created
     elif wal > 0 or os.access(path.parent, os.W_OK):
         return None  # SQLite would have to create -shm, and without reading -wal we would lose recordings
     else:
