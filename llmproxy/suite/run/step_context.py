@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from llmproxy.calls_and_totals import Call
@@ -55,7 +56,6 @@ from llmproxy.suite.schema.assertions import Judging
 from llmproxy.suite.schema.suite import JudgeStep, SimulateStep, Simulation, Talk
 from llmproxy.suite.selection import add_record_command_to_miss
 from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver
-from llmproxy.trace.observing.tool_calls import ToolUse
 
 _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 """No limit of turns: a suite's steps define their own lengths."""
@@ -415,20 +415,9 @@ def find_judge_and_user_upstreams(case: SuiteCase) -> dict[str, str]:
     return map_upstream_names_to_urls(each for each in models if each is not None)
 
 
-@dataclass(slots=True)
-class _ExecutorStandIn:
-    """The run's interface for adapters of `llmproxy.scenario` (`scenario.agent_adapter`)."""
-
-    session: RunSession | None
-    unscripted: bool
-    wire_by_message: Mapping[int, Sequence[ToolUse]] = field(default_factory=dict)
-    wire_unknown: Sequence[str] = ()
-
-
-@dataclass(slots=True)
-class _StateStandIn:
-    description: str
-    _executor: _ExecutorStandIn
+def _build_state_stand_in(description: str, session: RunSession | None, **about_run: Any) -> SimpleNamespace:
+    """Return what adapters of `llmproxy.scenario` read of a run's state (`scenario.agent_adapter`)."""
+    return SimpleNamespace(description=description, _executor=SimpleNamespace(session=session, **about_run))
 
 
 async def run_simulated_conversation(
@@ -437,9 +426,8 @@ async def run_simulated_conversation(
     said = step.simulate
     user = _build_user(context, said)
     conversation.answer = ""
-    conversation.states[AgentRole.USER] = _StateStandIn(
-        context.scope.interpolate_text(said.goal), _ExecutorStandIn(context.session, unscripted=True)
-    )
+    goal = context.scope.interpolate_text(said.goal)
+    conversation.states[AgentRole.USER] = _build_state_stand_in(goal, context.session, unscripted=True)
     await user.open(context.session)
     try:
         with conversation.playback.temporary_participant(user):
@@ -466,11 +454,8 @@ async def rejudge_simulated_conversation(
         answer = await conversation.send_user_message(text)
     if step.simulate.criteria:
         return answer, await _judge_criteria(context, conversation, step.simulate)
-    return answer, [
-        build_not_rejudgeable_assertion(
-            "simulate.goal", "whether the user is content, the user said when the agent ran"
-        )
-    ]
+    why = "whether the user is content, the user said when the agent ran"
+    return answer, [build_not_rejudgeable_assertion("simulate.goal", why)]
 
 
 def _build_user(context: StepContext, said: Simulation) -> Any:
@@ -536,13 +521,12 @@ async def _ask_judge_for_assertions(
         raise _build_no_model_error(f"{name}: the judge", "judge", "judgeModel") from error
     about = context.case.description or context.case.title or context.case.id
     steps = {place: context.wire.build_step(*window) for place, window in conversation.windows.items()}
-    running = _ExecutorStandIn(
+    conversation.states[AgentRole.JUDGE] = _build_state_stand_in(
+        about,
         context.session,
-        unscripted=False,
         wire_by_message={place: step.tools for place, step in steps.items()},
         wire_unknown=tuple(dict.fromkeys(each.unread_reason for step in steps.values() for each in step.unreadable)),
     )
-    conversation.states[AgentRole.JUDGE] = _StateStandIn(about, running)
     with conversation.playback.temporary_participant(agent):
         returned = await conversation.verbs.judge()
     await context.read_new_calls()
