@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import codecs
-import json
 import random
 import re
 from abc import ABC, abstractmethod
@@ -17,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+from llmproxy.core.dialects.messages import as_dict
 from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.scenario.agent_adapter import AgentAdapter, find_scenario_session, get_scenario_description
 from llmproxy.scenario.config import ModelConfig, refuse_misspelt_keywords
@@ -191,13 +191,10 @@ class GoatStrategy(RedTeamStrategy):
         return "early" if share < 0.3 else "mid" if share < 0.7 else "late"
 
     def parse_attacker_output(self, raw: str) -> AttackerReply:
-        found = parse_json_or_none(strip_fence(raw))
-        reply = str(found.get("reply") or "").strip() if isinstance(found, dict) else ""
-        if not isinstance(found, dict) or not reply:
-            return AttackerReply(raw, parse_failed=True)
-        return AttackerReply(
-            reply, str(found.get("observation") or "").strip(), str(found.get("strategy") or "").strip()
-        )
+        found = as_dict(parse_json_or_none(strip_fence(raw)))
+        names = ("reply", "observation", "strategy")
+        reply, observation, strategy = (str(found.get(name) or "").strip() for name in names)
+        return AttackerReply(reply, observation, strategy) if reply else AttackerReply(raw, parse_failed=True)
 
 
 def strip_fence(text: str) -> str:
@@ -332,13 +329,10 @@ class RedTeamAgent(AgentAdapter):
         return self._is_reached(self._now)
 
     def _is_reached(self, attack: _AttackState | None) -> bool:
-        last = [] if attack is None else attack.scores[-self.success_confirm_turns :]
-        least = self.success_score
-        return (
-            least is not None
-            and len(last) == self.success_confirm_turns
-            and all(score is not None and score >= least for score in last)
-        )
+        last, least = attack.scores[-self.success_confirm_turns :] if attack else [], self.success_score
+        if least is None or len(last) < self.success_confirm_turns:
+            return False
+        return all(score is not None and score >= least for score in last)
 
     async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 (the hook's parameter)
         self._now = _AttackState()
@@ -436,11 +430,8 @@ class RedTeamAgent(AgentAdapter):
         raw = await self._ask_given_model(
             self.scorer, [{"role": "user", "content": asked}], given, "scores the answers"
         )
-        try:
-            found = json.loads(strip_fence(raw))
-            score = found["score"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return None, ""
+        found = as_dict(parse_json_or_none(strip_fence(raw)))
+        score = found.get("score")
         if isinstance(score, bool) or not isinstance(score, int) or not 0 <= score <= BEST:
             return None, ""
         return score, str(found.get("adaptation") or "go on")

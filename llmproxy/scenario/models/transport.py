@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import build_install_command
 from llmproxy.core.dialects.dialect_table import ERROR_HEADER
+from llmproxy.core.dialects.messages import as_dict, as_list
 from llmproxy.core.providers.provider_table import LITELLM_OFFLINE
 from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.errors import MachineError
@@ -107,12 +108,10 @@ def parse_openai_chat_response(status: int, headers: Mapping[str, str], body: by
         raise ModelError(f"No response from LLM: {_format_body(body)}")
     first = choices[0] if isinstance(choices, list) else None
     message = first.get("message") if isinstance(first, dict) else None
-    if not isinstance(first, dict) or not isinstance(message, dict):
-        raise HttpModelCallFailed(
-            f"the answer is no chat completion, there is no message in it: {_format_body(body)}", _UNUSABLE
-        )
-    calls = message.get("tool_calls")
-    functions = [each.get("function") for each in calls if isinstance(each, dict)] if isinstance(calls, list) else []
+    if not isinstance(message, dict):
+        said = f"the answer is no chat completion, there is no message in it: {_format_body(body)}"
+        raise HttpModelCallFailed(said, _UNUSABLE)
+    functions = (as_dict(each).get("function") for each in as_list(message.get("tool_calls")))
     called = tuple(_read_call(function) for function in functions if isinstance(function, dict))
     return ModelAnswer(strip_reasoning(message.get("content")), called)
 
