@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -209,28 +209,22 @@ class UserSimulatorAgent(AgentAdapter):
             system = f"{self.system_prompt}{persona and '\n' + persona}".rstrip()
         if may_end and self._may_end_now(input.messages):
             system += "\n\n" + fill_prompt("user_simulator_end")
-        greeted = [
-            {"role": "assistant", "content": GREETING},
-            *list_messages_visible_to_user(input.messages, show=self.show_tools),
-        ]
-        found = [{"role": "system", "content": system}, *reverse_roles(greeted)]
+        seen = list_messages_visible_to_user(input.messages, show=self.show_tools)
+        spoken = reverse_roles([{"role": "assistant", "content": GREETING}, *seen])
+        found = [{"role": "system", "content": system}, *spoken]
         return [*found, {"role": "user", "content": NUDGE}] if found[-1]["role"] == "assistant" else found
 
     async def _ask_with_optional_tools(
         self, config: ModelConfig, messages: list[Message], tools: list[dict[str, Any]], given: AgentInput, attempt: int
     ) -> ModelAnswer:
-        how: dict[str, Any] = {
-            "messages": messages,
-            "party": PARTY,
-            "session": find_scenario_session(given),
-            "attempt": attempt,
-        }
+        session = find_scenario_session(given)
+        ask = partial(complete, model=config, messages=messages, party=PARTY, session=session, attempt=attempt)
         try:
-            return await complete(model=config, tools=tools, **how)
+            return await ask(tools=tools)
         except ToolChoiceRefused:
             if not tools:
                 raise
-        return await complete(model=config, **how)
+        return await ask()
 
     def _may_end_now(self, messages: Sequence[Message]) -> bool:
         return self.may_end and any(message.get("role") == "assistant" for message in messages)

@@ -110,11 +110,9 @@ _log = logging.getLogger(__name__)
 
 def read_run_variables_from_agent_env(agent: AgentAdapter) -> list[dict[str, str]]:
     """Return the run variables of an agent, started by us or in this process; a service's are unknown."""
-    where = (
-        (os.environ, Path.cwd())
-        if agent.in_process
-        else OptionalAdapterAttributes.of_adapter(agent).process_env_and_folder
-    )
+    if agent.in_process:
+        return detect_cwd_home_date_variables(os.environ, Path.cwd())
+    where = OptionalAdapterAttributes.of_adapter(agent).process_env_and_folder
     return detect_cwd_home_date_variables(*where) if where else []
 
 
@@ -122,10 +120,9 @@ def convert_to_agent_adapters(agents: Sequence[Any], parameters: Mapping[str, An
     """Return the adapters in a list of agents; connected ones get `parameters`. Raises ValueError for anything else."""
     found = []
     for place, given in enumerate(agents):
-        entry = ConnectedAgentAdapter(given, parameters) if is_agent_with_invoke_method(given) else given
-        made = (
-            entry() if isinstance(entry, type) or (callable(entry) and not isinstance(entry, AgentAdapter)) else entry
-        )
+        made = ConnectedAgentAdapter(given, parameters) if is_agent_with_invoke_method(given) else given
+        if isinstance(made, type) or (callable(made) and not isinstance(made, AgentAdapter)):
+            made = made()
         if not isinstance(made, AgentAdapter):
             raise ValueError(  # noqa: TRY004 (as for every other argument that cannot be meant)
                 f"agents[{place}] is {made!r}, which is no agent; wrap it in a class that inherits from "
@@ -198,7 +195,7 @@ class AgentTraffic:
     relied: bool = False
     """Whether the agent's calls were read by code that relies on there being no others."""
     on_calls: Callable[[Sequence[Call]], None] | None = None
-    _wire: ModelCallObserver | None = None
+    _wire: ModelCallObserver = field(default_factory=ModelCallObserver)
     _read: int = 0
 
     async def read_new_calls(self, error: Exception | None = None) -> Sequence[Call]:
@@ -239,8 +236,6 @@ class AgentTraffic:
     @property
     def wire_observer(self) -> ModelCallObserver:
         """All traffic of the agent with models and servers that was read; results may come with later calls."""
-        if self._wire is None:
-            self._wire = ModelCallObserver()
         self._wire.add_calls_with_recordings(self.calls[self._read :])
         self._read = len(self.calls)
         return self._wire

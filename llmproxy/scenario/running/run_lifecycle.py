@@ -390,10 +390,8 @@ class RunLifecycle[S, R]:
         if self._asked is not None and self.report is not None:
             if self._asked.must_inject and self.report.unused_faults:
                 raise UnusedFaultsError("\n".join(self.report.unused_faults))
-            if (
-                self._asked.how.get("mocks") is not None
-                and (idle := build_unused_mocks_error(self.report.overrides)) is not None
-            ):
+            has_mocks = self._asked.how.get("mocks") is not None
+            if has_mocks and (idle := build_unused_mocks_error(self.report.overrides)) is not None:
                 raise idle
         if self.thorough and self.problems:
             said, self.problems = self.problems, []

@@ -65,12 +65,10 @@ class Criteria:
 
     def findings_schema(self) -> dict[str, Any]:
         """Return the JSON schema of the findings by id; strings and objects only, which every provider accepts."""
+        quoted = "Words quoted exactly from the conversation; empty if there are none."
         schema = object_schema(
             {
-                "evidence": {
-                    "type": "string",
-                    "description": "Words quoted exactly from the conversation; empty if there are none.",
-                },
+                "evidence": {"type": "string", "description": quoted},
                 "reason": {"type": "string", "description": "One sentence."},
                 "status": {"type": "string", "enum": [each.value for each in CriterionStatus]},
             }

@@ -173,13 +173,11 @@ def _check_ids(rows: Sequence[DataFileRow], file: str) -> None:
     for row in rows:
         name = row.values.get(ID)
         if name is None or not str(name).strip():
-            raise DataFileError(
-                file, row.line, "this case has no `id`, and others have one", "Give it one, or leave the column out."
-            )
+            hint = "Give it one, or leave the column out."
+            raise DataFileError(file, row.line, "this case has no `id`, and others have one", hint)
         if isinstance(name, dict | list):
-            raise DataFileError(
-                file, row.line, f"the `id` of a case is a text or a number, not {json.dumps(name)[:60]}"
-            )
+            odd = f"the `id` of a case is a text or a number, not {json.dumps(name)[:60]}"
+            raise DataFileError(file, row.line, odd)
         if (first := seen.setdefault(str(name), row.line)) != row.line:
             raise DataFileError(file, row.line, f"the id {str(name)!r} stands here twice, first in line {first}")
 
