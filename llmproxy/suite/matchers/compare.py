@@ -65,9 +65,8 @@ def match_literal_value(operand: object, seen: ValueToCheck) -> MatchResult:
         if folded[0] == folded[1]:
             return MatchResult(MatcherOutcomeKind.HOLDS)
     outcome = MatcherOutcomeKind.MISTYPED if is_equal_except_type(actual, operand) else MatcherOutcomeKind.FAILS
-    return MatchResult(
-        outcome, f"expected {quote(operand)}, found {quote(actual)}{_describe_near_miss(operand, actual)}"
-    )
+    near = _describe_near_miss(operand, actual)
+    return MatchResult(outcome, f"expected {quote(operand)}, found {quote(actual)}{near}")
 
 
 def _describe_near_miss(operand: object, actual: object) -> str:

@@ -286,11 +286,8 @@ def apply_named_matcher(name: str, operand: object, seen: ValueToCheck) -> Match
             MatcherOutcomeKind.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}"
         )
     doubtful = MatcherOutcomeKind.HOLDS if name == "notContains" else MatcherOutcomeKind.FAILS
-    if (
-        found.outcome is doubtful
-        and name not in _UNAFFECTED
-        and (hidden := explain_match_on_redacted_value(seen.actual))
-    ):
+    may_change = found.outcome is doubtful and name not in _UNAFFECTED
+    if may_change and (hidden := explain_match_on_redacted_value(seen.actual)):
         outcome = MatcherOutcomeKind.UNCLEAR if name == "notContains" else MatcherOutcomeKind.UNFIT
         return MatchResult(outcome, "; ".join(filter(None, [found.message, hidden])))
     return found

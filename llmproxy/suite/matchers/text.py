@@ -382,14 +382,14 @@ def _walk_value_member_names(value: object) -> Iterator[str]:
             left.extend(each)
 
 
-def _limit_rule_steps(rules: Mapping[str, Any], most: int) -> dict[str, Any]:
+def _limit_rule_steps(rules: Mapping[str, Any]) -> dict[str, Any]:
     steps = count(1)
 
     def of(rule: Any) -> Any:
         def run(*asked: object) -> Iterator[Any]:
-            if next(steps) > most:
+            if next(steps) > _STEPS:
                 raise StepError(
-                    f"the schema did not come to an end within {most:,} steps",
+                    f"the schema did not come to an end within {_STEPS:,} steps",
                     hint="definitions that name another one twice, level after level, cause this; write it without"
                     " them",
                 )
@@ -439,7 +439,7 @@ def match_json_schema(operand: dict[str, Any], seen: ValueToCheck) -> MatchResul
 
     extend: Any = jsonschema.validators.extend
     base, names = _choose_validator(operand), _PatternPropertyExpander(value)
-    made = extend(base, _limit_rule_steps({**base.VALIDATORS, "pattern": pattern}, _STEPS))
+    made = extend(base, _limit_rule_steps({**base.VALIDATORS, "pattern": pattern}))
     checker = made(names.expand(operand), registry=Registry(), format_checker=_build_format_checker())
     errors = sorted(checker.iter_errors(value), key=lambda error: error.json_path)
     told = [f"at {error.json_path}: {names.rewrite_error(error.message):.200}" for error in errors[:5]]

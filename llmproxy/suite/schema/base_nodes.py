@@ -67,21 +67,18 @@ class SuiteModelBase(BaseModel):
     def _validate_mapping(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if isinstance(data, cls):
             return data
-        taken = cls.prepare_value(data, info)
+        taken, known = cls.prepare_value(data, info), cls.known_keys()
         if not isinstance(taken, Mapping):
-            raise build_type_error(f"takes a mapping of {', '.join(cls.known_keys())}; not {describe_value(data)}")
-        known = cls.known_keys()
+            raise build_type_error(f"takes a mapping of {', '.join(known)}; not {describe_value(data)}")
         unknown = [key for key in taken if key not in known]
         for key in unknown:
             hint = cls.hints.get(str(key)) or suggest_name(str(key), known)
             add_problem(info, get_yaml_place(taken, key, key=True), f"unknown key `{key}`", hint)
-        fields = {field.alias or name: field for name, field in cls.model_fields.items()}
-        empty = [key for key in known if key in taken and taken[key] is None and key not in cls.nullable]
-        for key in [key for key in empty if not fields[key].is_required()]:
-            add_problem(
-                info, get_yaml_place(taken, key, key=True), f"`{key}` has no value", "give it one, or remove the key"
-            )
-            unknown.append(key)
+        for key, field in zip(known, cls.model_fields.values(), strict=True):
+            if key in taken and taken[key] is None and key not in cls.nullable and not field.is_required():
+                place = get_yaml_place(taken, key, key=True)
+                add_problem(info, place, f"`{key}` has no value", "give it one, or remove the key")
+                unknown.append(key)
         made = handler({key: value for key, value in taken.items() if key not in unknown})
         if isinstance(data, YamlMapping):
             made._source = data  # noqa: SLF001 (its own)

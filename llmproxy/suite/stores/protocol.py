@@ -180,12 +180,8 @@ def build_unknown_column_error(info: EntityInfo, name: str, where: str) -> Unkno
 
 
 def _suggest(name: str, names: Sequence[str]) -> str:
-    folded = {fold_name_case(each): each for each in names}
-    return (
-        f"; did you mean {folded[fold_name_case(name)]!r}?"
-        if fold_name_case(name) in folded
-        else did_you_mean(name, names)
-    )
+    alike = {fold_name_case(each): each for each in names}.get(fold_name_case(name))
+    return did_you_mean(name, names) if alike is None else f"; did you mean {alike!r}?"
 
 
 def sort_rows_by_key(rows: Iterable[Row], key: str) -> Rows:

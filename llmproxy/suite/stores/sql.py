@@ -382,13 +382,11 @@ class SqlEntityStore(StoreBase):
     def find_table(self, entity: str) -> EntityMappedToSqlTable:
         with self._lock:
             if entity not in self._known:
-
-                def look(connection: sa.Connection) -> EntityMappedToSqlTable:
-                    return map_entity_to_table(
-                        sa.inspect(connection), entity, self._maps.get(entity), self._user, list(self._maps)
-                    )
-
-                self._known[entity] = self.run_read_with_retry(look, f"looking at {entity}")
+                declared, names = self._maps.get(entity), list(self._maps)
+                self._known[entity] = self.run_read_with_retry(
+                    lambda c: map_entity_to_table(sa.inspect(c), entity, declared, self._user, names),
+                    f"looking at {entity}",
+                )
             return self._known[entity]
 
     def describe(self, entity: str) -> EntityInfo:
@@ -418,9 +416,8 @@ class SqlEntityStore(StoreBase):
         for name, before in snapshot.ids.items():
             mapped = self.find_table(name)
             key = mapped.info.columns[mapped.info.key]
-            keys = sorted(
-                (each for each in self.ids(name, snapshot.user) if each not in before), key=build_row_key_sort_key
-            )
+            found = [each for each in self.ids(name, snapshot.user) if each not in before]
+            keys = sorted(found, key=build_row_key_sort_key)
             new[name] = []
             for part in batched(keys, _BATCH):
                 values = [build_untyped_sql_parameter(self._to_native(mapped, key, value)) for value in part]
