@@ -121,10 +121,8 @@ def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, YamlList]]
         if twice is None:
             found.append((name, values))
         else:
-            text = quote(values[twice], 40)
-            problems.add(
-                get_yaml_place(values, twice), f"the axis `{name}` has {text} twice", "`runs` repeats each cell"
-            )
+            message = f"the axis `{name}` has {quote(values[twice], 40)} twice"
+            problems.add(get_yaml_place(values, twice), message, "`runs` repeats each cell")
     return found if len(found) == len(matrix) else []
 
 
@@ -187,10 +185,8 @@ def _get_value_shape(value: object) -> object:
 def find_probable_scenario_mistakes(scenario: YamlMapping, doubts: Problems) -> None:
     steps = keep_only_dicts_of_list(scenario.get("steps"))
     if steps and not any(_has_assertions(step) for step in steps) and "usage" not in scenario:
-        doubts.add(
-            get_yaml_place(scenario, "steps", key=True),
-            "nothing is asserted: the scenario passes whatever the agent answers",
-        )
+        at = get_yaml_place(scenario, "steps", key=True)
+        doubts.add(at, "nothing is asserted: the scenario passes whatever the agent answers")
     text = repr(scenario)
     # Unused names in a setup are often for readers.
     for item in (
@@ -209,9 +205,8 @@ def find_probable_scenario_mistakes(scenario: YamlMapping, doubts: Problems) -> 
         _warn_of_unsatisfiable_comparison(node, doubts)
     sets = scenario.get("parametrize")
     if isinstance(sets, list) and len({frozenset(each) - {"id"} for each in sets if isinstance(each, YamlMapping)}) > 1:
-        doubts.add(
-            get_yaml_place(scenario, "parametrize", key=True), "the sets of `parametrize` do not have the same names"
-        )
+        at = get_yaml_place(scenario, "parametrize", key=True)
+        doubts.add(at, "the sets of `parametrize` do not have the same names")
 
 
 def _has_assertions(step: Mapping[str, Any]) -> bool:
@@ -327,10 +322,8 @@ class LoadedSuites:
             else:
                 found = [(entry, path)] if isinstance(entry, YamlMapping) else []
                 if not found:
-                    self.problems.add(
-                        get_yaml_place(entries, i),
-                        "a scenario is a mapping with `id` and `steps`, or the name of a file",
-                    )
+                    message = "a scenario is a mapping with `id` and `steps`, or the name of a file"
+                    self.problems.add(get_yaml_place(entries, i), message)
             for given, where in found:
                 before = len(self.problems)
                 raw, data = _inline_parametrize_file(given, where, variables, self.problems, self.warnings)
@@ -373,9 +366,8 @@ class LoadedSuites:
             read.add(path.resolve())
             for document in self.read_documents(path):
                 if "scenarios" in document:
-                    self.problems.add(
-                        document.place, "this is a suite, where a scenario is expected", f"it is named at {at}"
-                    )
+                    message = "this is a suite, where a scenario is expected"
+                    self.problems.add(document.place, message, f"it is named at {at}")
                 else:
                     made.append((document, path))
         return made

@@ -69,11 +69,7 @@ class ScenarioVariableChecker:
                 self.problems.add(at, f"`{name}` is no name for a variable", "letters, digits and _, no digit first")
             elif name in BUILT_IN:
                 self.problems.add(at, f"`{name}` is built in: {BUILT_IN[name]}", "choose another name")
-            self.check_text(
-                value,
-                get_yaml_place(vars_, name),
-                sure=sure and isinstance(value, str) and parse_variable_ref(value) is not None,
-            )
+            self.check_text(value, get_yaml_place(vars_, name), sure=sure and parse_variable_ref(value) is not None)
             del self.unread[name]
             self.values[name] = value
 
@@ -160,9 +156,8 @@ class ScenarioVariableChecker:
         if name in self.lacking and not (found.is_malformed or valued):
             at = self.lacking[name] or at
         known = [*self.captured, *self.later, *self.values, *BUILT_IN]
-        if not (
-            found.is_malformed or name in known or name in self.unread or name in self.lacking or sure or self.of_data
-        ):
+        may_be_text = not (sure or self.of_data or found.is_malformed)
+        if may_be_text and name not in (*known, *self.unread, *self.lacking):
             said = f"{found.text} is sent as it is: nothing is called ${name}"
             self.doubts.add(at, said, suggest_name(name, known, listing=False) or "$$ is a dollar sign")
         elif objection := self._explain_bad_reference(found, known):
@@ -258,14 +253,11 @@ class ScenarioVariableChecker:
     def require_conversation(self, step: Mapping[str, Any]) -> None:
         name = step.get("conversation")
         if not self.talked:
-            self.problems.add(
-                get_yaml_place(step), "there is nothing to judge: no step before has talked with the agent"
-            )
+            message = "there is nothing to judge: no step before has talked with the agent"
+            self.problems.add(get_yaml_place(step), message)
         elif isinstance(name, str) and name not in self.conversations:
-            hint = suggest_name(name, self.conversations)
-            self.problems.add(
-                get_yaml_place(step, "conversation"), f"no step before has the conversation `{name}`", hint
-            )
+            at, hint = get_yaml_place(step, "conversation"), suggest_name(name, self.conversations)
+            self.problems.add(at, f"no step before has the conversation `{name}`", hint)
 
     def check_talk(self, step: Mapping[str, Any], kind: str, observe: object) -> None:
         said = step[kind]

@@ -163,11 +163,8 @@ def apply_suite_defaults_to_scenario(scenario: YamlMapping, defaults: YamlMappin
             made["tags"] = list(dict.fromkeys(both)) if all(isinstance(each, str) for each in both) else both
     if isinstance(made.get("steps"), YamlList) and defaults:
         steps = YamlList(made["steps"].place)
-        for i, step in enumerate(made["steps"]):
-            steps.put(
-                _copy_step_with_defaults(step, defaults) if isinstance(step, YamlMapping) else step,
-                made["steps"].items_at[i],
-            )
+        for step, at in zip(made["steps"], made["steps"].items_at, strict=True):
+            steps.put(_copy_step_with_defaults(step, defaults) if isinstance(step, YamlMapping) else step, at)
         made["steps"] = steps
     return made
 
