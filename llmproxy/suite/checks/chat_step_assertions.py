@@ -255,11 +255,9 @@ def _explain_unmeasured_value(key: str, tokens: PossiblyIncompleteSum, step: Age
         return f"{key} is not known: there is no recording of an answer with its times"
     what = "the price of the model is not known" if key == "costUsd" else f"{key} was not reported by the provider"
     part = "" if tokens.known is None else f" for every call (known so far: {known})"
-    streams = any(each.exchange is not None and each.exchange.interaction.stream for each in step.seen)
-    hint = (
-        "; a streamed chat completion reports usage only with stream_options: {include_usage: true}" if streams else ""
-    )
-    return f"{what}{part}{hint}"
+    if any(each.exchange is not None and each.exchange.interaction.stream for each in step.seen):
+        part += "; a streamed chat completion reports usage only with stream_options: {include_usage: true}"
+    return f"{what}{part}"
 
 
 def _combine_any_of(name: str, branches: Sequence[Sequence[Assertion]], where: str) -> Assertion:
@@ -342,9 +340,8 @@ def check_history_edit_assertions(
     made: list[Assertion] = []
     for name in _NAMES:
         if part := wanted.given_values.get(name):
-            made += _MessageProcessingCheck(
-                name, part, getattr(found, name), wanted.min_evidence, scope
-            ).check_message_processing()
+            check = _MessageProcessingCheck(name, part, getattr(found, name), wanted.min_evidence, scope)
+            made += check.check_message_processing()
     return made
 
 

@@ -184,16 +184,14 @@ class CaseResources:
             names=run_context.list_case_entities(case),
         )  # fmt: skip
         if made is not None:
-            (store, policy), names = made, looking.names
+            store, policy = made
             cleaner = looking.cleaner = CaseStoreCleaner(
                 store, policy, user=self.user, alone=self.alone, hook=load_reset_hook(policy, case.folder),
                 remarks=looking.remarks,
             )  # fmt: skip
-            await run_in_thread_to_end(
-                lambda: cleaner.begin_run(
-                    _drop_other_scenarios_unknown_entities(store, names, list_store_entities_of_scenario(case.scenario))
-                )
-            )
+            own = list_store_entities_of_scenario(case.scenario)
+            known = await run_in_thread_to_end(_drop_other_scenarios_unknown_entities, store, looking.names, own)
+            await run_in_thread_to_end(cleaner.begin_run, known)
             self._back.append(("the store", lambda: asyncio.to_thread(cleaner.clean_up)))
         agent = run_context.agent_for_case(case)
         if isinstance(agent, CommandAgent):  # with a fixed time and seed, unless its description sets others
@@ -215,9 +213,8 @@ class CaseResources:
     ) -> None:
         assert isinstance(session, RejudgingSession)  # noqa: S101 - it was asked for
         run = recorded.get_judgeable_run(self.case.id, self.sample)
-        agent = ReplayingAgentAdapter(
-            run, session, await run_in_thread_to_end(recorded.list_run_calls, run, session.control)
-        )
+        calls = await run_in_thread_to_end(recorded.list_run_calls, run, session.control)
+        agent = ReplayingAgentAdapter(run, session, calls)
         run_context = self.run_context
         looking = RowCheckContext(
             adapter=None, scope=self.scope, user=self.user, clock=run_context.clock, sleep=run_context.sleep

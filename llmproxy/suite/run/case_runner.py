@@ -140,9 +140,8 @@ async def _run_talk_step(
     context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[tuple[str, list[Assertion]]]]
 ) -> StepResult:
     if context.recorded is not None:
-        context.recorded.begin_step(
-            context.index, step.kind, hash_step_inputs_affecting_answer(context.case.scenario, step)
-        )
+        given = hash_step_inputs_affecting_answer(context.case.scenario, step)
+        context.recorded.begin_step(context.index, step.kind, given)
     entities = [item.entity for item in step.created or ()] if context.recorded is None else []
     before = await asyncio.to_thread(take_row_snapshot_before_step, context.rows, entities) if entities else None
     conversation = context.conversations.choose_conversation(step.conversation, goes_on=step.continue_conversation)
@@ -174,9 +173,7 @@ async def _run_talk_step(
         if step.message_processing is not None:
             why = "what the agent itself said of it is not in the report"
             done.rest.append(build_not_rejudgeable_assertion("messageProcessing", why))
-        done.rest += [
-            build_not_rejudgeable_assertion(f"created[{number}]") for number, _ in enumerate(step.created or ())
-        ]
+        done.rest += [build_not_rejudgeable_assertion(f"created[{n}]") for n in range(len(step.created or ()))]
     if before is not None:
         done.rest += await asyncio.to_thread(check_created_rows, context.rows, before, step.created or ())
     return done
@@ -393,15 +390,12 @@ class _CaseRun:
             return
         measured = context.wire.build_step(0)
         reason = explain_unseen_traffic(context, wanted, measured)
-        made = (
-            [make_error_assertion("usage", reason)]
-            if reason
-            else check_token_usage_and_cost(wanted, measured, context.scope)
-        )
-        index = len(self.steps)
-        self._emit_step(
-            Step(run_id=self.emitter.about.run_id, index=index, kind="usage", label="all steps"), StepResult(wire=made)
-        )
+        if reason:
+            made = [make_error_assertion("usage", reason)]
+        else:
+            made = check_token_usage_and_cost(wanted, measured, context.scope)
+        total = Step(run_id=self.emitter.about.run_id, index=len(self.steps), kind="usage", label="all steps")
+        self._emit_step(total, StepResult(wire=made))
 
     def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:
         limit = (self.case.scenario.timeout or 0) / 1000

@@ -119,9 +119,8 @@ class RunsToRejudge:
         }
         if not wanted:
             return {}
-        control.close_session(
-            control.open_session(run.run_id, cassette=run.cassette, sample=run.sample, mode="replay").name
-        )  # so that it is in the store
+        opened = control.open_session(run.run_id, cassette=run.cassette, sample=run.sample, mode="replay")
+        control.close_session(opened.name)  # so that it is in the store
         found = {
             build_store_independent_id(line): _recording_to_call(line)
             for line in read_interactions_as_json(self.store, cassette=run.cassette, sample=run.sample)
