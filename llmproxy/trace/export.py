@@ -208,11 +208,8 @@ def _build_message_attributes(asked: object, output: object, reasons: object) ->
         found["gen_ai.input.messages"] = _to_json_text(others)
     if output is not None:
         reason = reasons[-1] if isinstance(reasons, list) and reasons else None
-        said = {
-            "role": "assistant",
-            "parts": [{"type": "text", "content": _to_json_text(output)}],
-            "finish_reason": reason,
-        }
+        parts = [{"type": "text", "content": _to_json_text(output)}]
+        said = {"role": "assistant", "parts": parts, "finish_reason": reason}
         found["gen_ai.output.messages"] = _to_json_text([said])
     return found
 

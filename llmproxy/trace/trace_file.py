@@ -351,17 +351,11 @@ def behavior_fingerprint(cassette: Cassette) -> str:
 
 
 def _extract_span_behavior(span: Span) -> list[Any]:
-    if span.kind in (SpanKind.TOOL_CALL, SpanKind.TOOL_RESULT):
-        result = span.tool_result if span.tool_result is not None else span.output
-        said = span.tool_args if span.tool_args is not None else span.input
-        return [
-            span.kind.value,
-            span.tool_name,
-            replace_volatile_parts(said),
-            replace_volatile_parts(result),
-            bool(span.error),
-        ]
-    return [span.kind.value, replace_volatile_parts(span.input), replace_volatile_parts(span.output), bool(span.error)]
+    is_of_tool = span.kind in (SpanKind.TOOL_CALL, SpanKind.TOOL_RESULT)
+    names = [span.kind.value, span.tool_name] if is_of_tool else [span.kind.value]
+    said = span.tool_args if is_of_tool and span.tool_args is not None else span.input
+    result = span.tool_result if is_of_tool and span.tool_result is not None else span.output
+    return [*names, replace_volatile_parts(said), replace_volatile_parts(result), bool(span.error)]
 
 
 def replace_volatile_parts(value: Any, depth: int = 0) -> Any:

@@ -114,9 +114,8 @@ def find_tool_call_changes(
         arguments = get_span_arguments_or_text(before), get_span_arguments_or_text(after)
         places = [*_find_json_differences("arguments", *arguments)]
         if results:
-            places += _find_json_differences(
-                "result", _read_result(before.tool_result), _read_result(after.tool_result)
-            )
+            outcomes = _read_result(before.tool_result), _read_result(after.tool_result)
+            places += _find_json_differences("result", *outcomes)
         for path, left, right in places:
             if any(fnmatchcase(path, glob) or fnmatchcase(f"{tool}.{path}", glob) for glob in globs):
                 continue

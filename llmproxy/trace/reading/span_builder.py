@@ -349,9 +349,8 @@ class InteractionsToSpansConverter:
         name = f"{interaction.operation} {interaction.model or ''}".strip()
         span = self._build_span(exchange, SpanKind.AGENT_STEP, name, "step", duration_ms=exchange.duration_ms)
         span.error = exchange.error
-        span.metadata = (
-            build_request_attributes(exchange) | build_response_attributes(exchange) | {"llmproxy.model_call": True}
-        )
+        span.metadata = build_request_attributes(exchange) | build_response_attributes(exchange)
+        span.metadata["llmproxy.model_call"] = True
         _set_usage_and_cost(span, exchange)
         self._line.add_span(span)
 
