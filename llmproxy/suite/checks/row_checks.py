@@ -226,11 +226,8 @@ def _list_row_doubts(
     for each in compute_column_matches_of_rows(foreign, item.fields, run.scope):
         owner = f"{info.user}={each.row.get(info.user or '')!r}"
         by = "" if run.alone else ", maybe in another run"
-        made.append(
-            _RowDoubt(
-                f"{format_entity_row_key(info, each.row)} was added for another user ({owner}){by}", each.all_match
-            )
-        )
+        said = f"{format_entity_row_key(info, each.row)} was added for another user ({owner}){by}"
+        made.append(_RowDoubt(said, each.all_match))
     for row in changed:
         (now,) = compute_column_matches_of_rows([row], item.fields, run.scope)
         said = (

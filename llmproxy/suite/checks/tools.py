@@ -224,10 +224,8 @@ def _check_order(key: str, name: str, other: str, uses: Sequence[ToolUse], calls
     if not others:
         wrong, what = [], f"{other} was never called"
     message = f"{what}; {_format_call_order(calls)}"
-    holds = bool(others) and not wrong
-    return assertion(
-        f"tools.{name}.{key}", message, holds=holds, expected=other, where=_first_call_label(wrong or others)
-    )
+    holds, where = bool(others) and not wrong, _first_call_label(wrong or others)
+    return assertion(f"tools.{name}.{key}", message, holds=holds, expected=other, where=where)
 
 
 def _format_call_order(calls: Sequence[ToolUse]) -> str:
@@ -259,9 +257,8 @@ def check_expected_tool_calls(
     if only:
         others = [] if "*" in tools else _select_uses("*", tools, step, hosted=hosted)
         message = f"only {', '.join(tools) or 'no tools'} should be called; called as well: {_format_uses(others)}"
-        made.append(
-            assertion("onlyTools", message, holds=not others, expected=sorted(tools), where=_first_call_label(others))
-        )
+        where = _first_call_label(others)
+        made.append(assertion("onlyTools", message, holds=not others, expected=sorted(tools), where=where))
     return made
 
 
@@ -373,9 +370,8 @@ class _CallCheck:
         name = f"tools.{self.name}{suffix}"
         chosen = self.with_status if self.one_is_enough or self.none else self.all
         unknown = len(self.unknown) if self.one_is_enough or self.none else 0
-        found = check_number_against_matcher(
-            name, len(chosen), self.wanted.count, self.scope, where=_first_call_label(chosen)
-        )
+        where = _first_call_label(chosen)
+        found = check_number_against_matcher(name, len(chosen), self.wanted.count, self.scope, where=where)
         others = [
             all_assertions_hold(check_value(name, len(chosen) + more, self.wanted.count, self.scope))
             for more in range(1, unknown + 1)

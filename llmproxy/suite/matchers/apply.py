@@ -82,11 +82,8 @@ def check_value(
 ) -> list[Assertion]:
     """Check a value against a matcher as written, one assertion a key; `name` is like ``created[0].fields.title``."""
     if not isinstance(matcher, Mapping) or matcher.keys() <= MODIFIERS.keys():
-        return [
-            _build_assertion_result(
-                name, matcher, actual, evaluate_matcher_on_value(actual, matcher, scope), scope, where
-            )
-        ]
+        found = evaluate_matcher_on_value(actual, matcher, scope)
+        return [_build_assertion_result(name, matcher, actual, found, scope, where)]
     seen = ValueToCheck(actual, scope, {key: value for key, value in matcher.items() if key in MODIFIERS})
     return [
         _build_assertion_result(f"{name}.{key}", operand, actual, apply_named_matcher(key, operand, seen), scope, where)
@@ -103,9 +100,8 @@ def check_number_against_matcher(
         with suppress(StepError):
             bounds = {key: scope.resolve_value(value) for key, value in wanted.items()}
             if bounds and all(_is_bound_always_met(key, value) for key, value in bounds.items()):
-                return check_value(
-                    name, Unknown(f"{_describe_ineffective_bounds(bounds)}, so nothing is asserted"), wanted, scope
-                )
+                nothing = Unknown(f"{_describe_ineffective_bounds(bounds)}, so nothing is asserted")
+                return check_value(name, nothing, wanted, scope)
     return check_value(name, number, wanted, scope, where=where)
 
 

@@ -85,19 +85,16 @@ def _describe_rate(made: dict[str, Any], counted: int) -> str:
         return "no run could be judged"
     low, high = made["interval"]
     every = "yes" if made["pass_all"] else "no"
-    told = (
-        f"{made['passed']} of {counted} runs passed ({made['rate']:.0%}, 95 % interval {low:.0%} to {high:.0%}); all "
-        f"passed: {every}"
-    )
+    interval = f"95 % interval {low:.0%} to {high:.0%}"
+    told = f"{made['passed']} of {counted} runs passed ({made['rate']:.0%}, {interval}); all passed: {every}"
     if counted < made["runs"]:
         told += f"; {made['runs'] - counted} of {made['runs']} could not be judged"
     return told
 
 
 def _describe_recording_dates(ran: Iterable[CaseResult]) -> str:
-    days = sorted(
-        {datetime.fromtimestamp(each.recorded_at, UTC).date() for each in ran if each.recorded_at is not None}
-    )
+    times = {each.recorded_at for each in ran if each.recorded_at is not None}
+    days = sorted({datetime.fromtimestamp(at, UTC).date() for at in times})
     if not days:
         return ""
     when = f"on {days[0]}" if len(days) == 1 else f"between {days[0]} and {days[-1]}"
@@ -302,13 +299,12 @@ class _CaseBatch:
         self._again: list[_CaseJob] = []
 
     def advise_on_missing_recordings(self, cases: Sequence[str]) -> None:
-        found = [
-            case for case in cases if any(isinstance(each.error, RunNotRecorded) for each in self.ran.get(case, ()))
-        ]
+        errors = {case: [each.error for each in self.ran.get(case, ())] for case in cases}
+        found = [case for case in cases if any(isinstance(each, RunNotRecorded) for each in errors[case])]
         if found:
             options = self.run_context.options
             command = append_runs_flag(options.command, options.runs)
-            some = any(not isinstance(run.error, RunNotRecorded) for each in found for run in self.ran[each])
+            some = any(not isinstance(error, RunNotRecorded) for case in found for error in errors[case])
             self.part_notes.append(advise_recording(found, len(cases), command, partly=options.partly, some_runs=some))
 
     async def run_jobs(self) -> None:
