@@ -64,9 +64,8 @@ def serialize_cached_value(value: object) -> str:
     from llmproxy.core.secrets.redact import Redactor  # many patterns to compile
 
     try:
-        text = json.dumps(
-            _CachedValueWriter().write(value, _format_kind(value)), separators=(",", ":"), allow_nan=False
-        )
+        tree = _CachedValueWriter().write(value, _format_kind(value))
+        text = json.dumps(tree, separators=(",", ":"), allow_nan=False)
     except (ValueError, RecursionError) as error:
         raise NotCacheable(f"{_format_kind(value)}: {str(error) or type(error).__name__}") from error
     if Redactor(os.environ).text(text) != text:
@@ -200,9 +199,7 @@ def find_class_by_path(path: str) -> type:
     found: object = module
     for name in names.split("."):
         found = vars(found).get(name) if found is module or isinstance(found, type) else None
-    if not isinstance(found, type) or not (
-        issubclass(found, Enum) or is_dataclass(found) or issubclass(found, BaseModel)
-    ):
+    if not isinstance(found, type) or not (issubclass(found, Enum | BaseModel) or is_dataclass(found)):
         raise NotCacheable(f"there is no class of values at {path}")
     return found
 

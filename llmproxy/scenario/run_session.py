@@ -344,9 +344,8 @@ class RunSession:
         return before
 
     async def set_unattributed_baseline(self) -> None:
-        watched = list_session_names_in_env_urls(copy_env_without_proxy_changes(), self.proxy) or (
-            build_process_session_name(),
-        )
+        env = copy_env_without_proxy_changes()
+        watched = list_session_names_in_env_urls(env, self.proxy) or (build_process_session_name(),)
         self._watched = {*watched, HOST.session} - {self.name, ""}
         self._before = await asyncio.to_thread(self._count_arrived, self._watched)
 

@@ -103,12 +103,9 @@ class AgentRequestTemplate:
 
         def fill_in(tree: Any) -> Any:
             if isinstance(tree, str):
-                whole = _NAME.fullmatch(tree)
-                return (
-                    find_value(whole)
-                    if whole
-                    else _NAME.sub(lambda match: convert_json_value_to_text(find_value(match)), tree)
-                )
+                if whole := _NAME.fullmatch(tree):
+                    return find_value(whole)
+                return _NAME.sub(lambda match: convert_json_value_to_text(find_value(match)), tree)
             if isinstance(tree, Mapping):
                 return {convert_json_value_to_text(fill_in(key)): fill_in(value) for key, value in tree.items()}
             return [fill_in(value) for value in tree] if isinstance(tree, list) else tree
@@ -257,9 +254,8 @@ class HttpAdapter(AgentAdapter):
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol) as error:
             what = str(error) or type(error).__name__
             if thread in self._reached:
-                raise AgentError(
-                    f"{self.who} answered before, and now nobody listens there any more: {what}"
-                ) from error
+                gone = f"{self.who} answered before, and now nobody listens there any more: {what}"
+                raise AgentError(gone) from error
             raise AgentUnreachable(f"{self.who} cannot be reached: {what}", hint="Is it running?") from error
         except AgentError:
             self._reached.add(thread)
@@ -328,9 +324,8 @@ class HttpAgent(HttpAdapter):
         super().__init__(url, headers, timeout)
         self.method = method.upper()
         if self.method not in METHODS:
-            raise SuiteError(
-                f"method: {method!r} is not one of {', '.join(METHODS)}{did_you_mean(self.method, METHODS)}"
-            )
+            near = did_you_mean(self.method, METHODS)
+            raise SuiteError(f"method: {method!r} is not one of {', '.join(METHODS)}{near}")
         if self.method == "GET" and body is not None:
             raise SuiteError("method: a GET sends no body; put ${message} into the url, or use POST.")
         self._address = AgentRequestTemplate.from_tree(self.url, "url")
@@ -339,9 +334,8 @@ class HttpAgent(HttpAdapter):
         self.conversation = None if conversation is None else parse_value_path(conversation, "conversation")
         self.processing = None if processing is None else parse_value_path(processing, "processing")
         self.declared_processing: Any = None
-        if self.conversation is None and any(
-            "conversation" in each.names for each in (self.body, self.headers, self._address)
-        ):
+        sends_id = any("conversation" in each.names for each in (self.body, self.headers, self._address))
+        if sends_id and self.conversation is None:
             raise SuiteError(
                 "body: $conversation is the id that the agent gave, and nothing says where it stands.",
                 hint="Give its path as `conversation`, or use $thread_id, which is ours.",
@@ -523,9 +517,8 @@ class ServiceAgent(AgentAdapter):
                     return  # another run tried it while this one waited
                 with suppress(AgentError):  # the model's answer is a miss, which the service may take as it likes
                     hello = [{"role": "user", "content": "Hello"}]
-                    await trial.call(
-                        AgentInput(thread_id=told, messages=hello, new_messages=hello, scenario_state=None)
-                    )
+                    asked = AgentInput(thread_id=told, messages=hello, new_messages=hello, scenario_state=None)
+                    await trial.call(asked)
                 reports = [await asyncio.to_thread(control.report, name) for name in (told, otherwise)]
                 self._proven[control.url] = bool(reports[0].calls) and not reports[1].calls
         finally:

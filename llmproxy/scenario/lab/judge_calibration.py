@@ -93,9 +93,8 @@ class JudgeCalibration:
 
     def _format_kappa(self) -> str:
         if self.kappa is None:
-            return (
-                "undefined (judge or people give one label only)" if self.labels else "undefined (nothing to compare)"
-            )
+            why = "judge or people give one label only" if self.labels else "nothing to compare"
+            return f"undefined ({why})"
         if self.kappa_interval is None:
             return f"{self.kappa:.3f} (too few conversations for an interval)"
         return f"{self.kappa:.3f}, 95 % interval {self.kappa_interval.low:.3f} to {self.kappa_interval.high:.3f}"

@@ -201,9 +201,8 @@ class _RecordedTurn:
 
     @property
     def spoken_answer(self) -> str:
-        return "\n".join(
-            filter(None, map(get_message_text, (each for each in self.agent if each["role"] == "assistant")))
-        )
+        texts = (get_message_text(each) for each in self.agent if each["role"] == "assistant")
+        return "\n".join(filter(None, texts))
 
 
 def _split_turns(messages: Sequence[Message]) -> list[_RecordedTurn]:

@@ -135,9 +135,8 @@ def _build_repeat_result(
     shown = next((each for each in samples if each.status is not Status.PASSED), samples[0]).result
     answered = [each.result.replayed for each in samples]
     replayed = None if None in answered else all(answered)
-    recorded_at = min(
-        (each.result.recorded_at for each in samples if each.result.recorded_at is not None), default=None
-    )
+    times = (each.result.recorded_at for each in samples)
+    recorded_at = min((at for at in times if at is not None), default=None)
     counted = [each for each in samples if each.status in COUNTED]
     usage: dict[str, PartyUse] = {}
     for party, use in (used for each in samples for used in each.result.usage.items()):

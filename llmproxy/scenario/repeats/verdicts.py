@@ -81,9 +81,8 @@ class RunStatusCounts:
             )
         if self.counted_runs > 1 and not self.runs_not_made:
             ks = [k for k in (2, 4, 8, 16, 32) if k < self.counted_runs]
-            parts = [f"pass^{k} {self.pass_hat_k(k):.3f}" for k in ks] + [
-                f"pass@{k} {self.pass_at_k(k):.3f}" for k in ks
-            ]
+            parts = [f"pass^{k} {self.pass_hat_k(k):.3f}" for k in ks]
+            parts += [f"pass@{k} {self.pass_at_k(k):.3f}" for k in ks]
             every = "yes" if self.passed == self.counted_runs else "no"
             told.append("; ".join([*parts, f"all {self.counted_runs} passed: {every}"]))
         return told
