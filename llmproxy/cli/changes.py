@@ -77,19 +77,17 @@ def changes(
     elif words[0] == "drop":
         _drop_accepted_changes(loaded, words[1:])
     else:
-        since, file, store = time.time(), asked.options.json, loaded.settings.store
+        since, store = time.time(), loaded.settings.store
         typer.echo("llmproxy: changes: offline, with recorded answers; the command's own tools run", err=True)
         plain = replace(asked, options=replace(asked.options, json=None))
         code = run_command_in_replay(plain, loaded, {UPDATE_VARIABLE: UpdateMode.TRIAL.value})
         if code not in (Exit.OK, Exit.MISS):
             discard_played_ids_of_cut_trials(store, since)
-        folder, found = (
-            loaded.settings.cassette_dir,
-            build_changed_requests_report(store, since, loaded.settings.cassette),
-        )
+        found = build_changed_requests_report(store, since, loaded.settings.cassette)
         rest, typed = f" -- {shlex.join(asked.command)}", loaded.list_typed(environment=False)
         again = SuggestedCommandTemplate(asked.run_command_prefix, rest, typed)
         record = again.command("auto", loaded.settings.cassette, store=format_shown_path(store))
+        folder, file = loaded.settings.cassette_dir, asked.options.json
         final = print_changes_and_choose_exit(
             store, found, code, folder=folder, json_file=file, markdown=markdown, record=record
         )

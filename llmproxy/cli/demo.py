@@ -25,7 +25,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import as_file, files
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
@@ -60,9 +60,9 @@ def demo_command(
         return
     found, asker = find_proxy_command(os.environ), _DemoClient.find_installed()
     store = folder / "demo.db"
-    recorded = _import_demo_recording(store)
+    calls, tokens, cost = _import_demo_recording(store)
     typer.echo(
-        f"A recording of {recorded.calls} calls to OpenAI is bundled with llmproxy. The proxy replays it now to\n"
+        f"A recording of {calls} calls to OpenAI is bundled with llmproxy. The proxy replays it now to\n"
         f"{asker.name}, in the time it was recorded in. No key, no network."
     )
     with _start_replay_proxies(found, store, "1", "0") as (slow, fast):
@@ -74,9 +74,9 @@ def demo_command(
         run_demo_conversation(asked_quickly, lambda _text: None)
         quick = time.perf_counter() - started
         typer.echo(
-            f"\n{recorded.calls} calls replayed in {format_seconds(paced)}, as recorded; the same run at full speed "
+            f"\n{calls} calls replayed in {format_seconds(paced)}, as recorded; the same run at full speed "
             f"(the default): {format_seconds(quick)}.\n0 calls went to the provider, where they would cost "
-            f"{'an unknown sum' if recorded.cost is None else dollars(recorded.cost)} and {recorded.tokens} tokens, "
+            f"{'an unknown sum' if cost is None else dollars(cost)} and {tokens} tokens, "
             "every time."
         )
         typer.echo(f'\nAnd a request that was never recorded, say after a changed prompt ("{_CHANGED}"):\n')
@@ -99,13 +99,8 @@ def demo_command(
     )
 
 
-class _RecordedTotals(NamedTuple):
-    calls: int
-    tokens: int
-    cost: Decimal | None
-
-
-def _import_demo_recording(store: Path) -> _RecordedTotals:
+def _import_demo_recording(store: Path) -> tuple[int, int, Decimal | None]:
+    """Write the bundled recording to a store; return its calls, its tokens and its cost."""
     source = Source((files("llmproxy") / "data" / "demo.yaml").read_bytes(), "demo.yaml")
     adopted = convert_exchanges(vcr.read(source), _CASSETTE, rules=Rules(), redactor=Redactor())
     found = [each.interaction for each in adopted if each.interaction is not None]
@@ -116,7 +111,7 @@ def _import_demo_recording(store: Path) -> _RecordedTotals:
         database.end_writing(_CASSETTE, 1, "llmproxy demo", clean=True)
     tokens = sum((each.usage.input or 0) + (each.usage.output or 0) for each in found)
     cost = sum_if_all_known(compute_cost(each.provider, each.model, each.usage) for each in found)
-    return _RecordedTotals(len(found), tokens, cost)
+    return len(found), tokens, cost
 
 
 @contextmanager
@@ -293,17 +288,6 @@ class _DemoModelHandler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None: ...
 
 
-@contextmanager
-def _serve_model() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _DemoModelHandler)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 def _run_tools_demo(folder: Path) -> None:
     """Run the demo in an empty folder and explain each step. Raises MachineError."""
     for name in (_AGENT, _SERVER):
@@ -316,8 +300,11 @@ def _run_tools_demo(folder: Path) -> None:
         f"An agent with an MCP server, {_SERVER}, which writes each ticket into {tickets.name}. It is recorded now, "
         f"with a\nscripted model on this machine:\n"
     )
-    with _serve_model() as url:
-        _run_and_print_output(folder, "--mode", "record", "--upstream", f"openai={url}")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _DemoModelHandler) as server, ExitStack() as stack:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        stack.callback(server.shutdown)
+        upstream = f"openai=http://127.0.0.1:{server.server_port}"
+        _run_and_print_output(folder, "--mode", "record", "--upstream", upstream)
     (folder / _SERVER).unlink()
     typer.echo(
         f"\n{tickets.name} has {_count_created(tickets)} line. Now the model is gone, and {_SERVER} is deleted. "

@@ -318,10 +318,8 @@ def _send_call_and_settle(client: httpx.Client, sampled: ProviderRequestToRereco
     url, cost, lost = f"/{quote(recorded.provider)}{recorded.request.target}", None, ""
     try:
         answer = client.post(url, content=recorded.request.body, headers=list(sampled.headers))
-        family, kind = (
-            get_operation_dialect(recorded.provider, recorded.operation),
-            answer.headers.get("content-type", ""),
-        )
+        family = get_operation_dialect(recorded.provider, recorded.operation)
+        kind = answer.headers.get("content-type", "")
         refused = not answer.is_success
         if "x-llmproxy-error" in answer.headers:
             lost = _read_proxy_error(answer.content) or answer.reason_phrase

@@ -116,9 +116,7 @@ def _choose_calibration_exit_code(found: JudgeCalibration, min_kappa: float | No
     """Return the exit code: a conversation that could not be judged outweighs any figure."""
     if found.errors:
         return Exit.MISS if found.missed else Exit.ENVIRONMENT
-    if min_kappa is not None and (found.kappa is None or found.kappa < min_kappa):
-        return Exit.FAILED
-    return Exit.OK
+    return Exit.FAILED if min_kappa is not None and (found.kappa is None or found.kappa < min_kappa) else Exit.OK
 
 
 QUIT = "q"
@@ -151,8 +149,7 @@ def ask_human_labels_at_terminal(
     )
     done = 0
     for number, each in enumerate(left, 1):
-        labels = _ask_person(each, f"{number}/{len(left)}")
-        if labels is None:
+        if (labels := _ask_person(each, f"{number}/{len(left)}")) is None:
             break
         with out.open("a", encoding="utf-8") as file:
             file.write(each.format_jsonl_line(labels) + "\n")

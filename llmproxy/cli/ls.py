@@ -254,7 +254,7 @@ def audit_command(
         )
     unexplained = [pair for pair in (*pairs, *answers) if pair.unexplained_differences]
     if as_json:
-        found = {"merged": [_pair_to_json(p) for p in pairs], "served": [_pair_to_json(p) for p in answers]}
+        found = {"merged": list(map(_pair_to_json, pairs)), "served": list(map(_pair_to_json, answers))}
         others = [{"service": each.provider, "fields": dict(each.fields), "alike": each.alike} for each in services]
         volatile = {name: [each._asdict() for each in some] for name, some in merges.items()}
         print_json({"recordings": total, **found, "services": others, "volatile": volatile})
@@ -294,9 +294,5 @@ def _print_ignore_reason_counts(pairs: list[integrity_checks.KeyCollision]) -> N
 
 
 def _pair_to_json(pair: integrity_checks.KeyCollision) -> dict[str, object]:
-    return {
-        "recording": pair.recording,
-        "other": pair.other,
-        "operation": pair.operation,
-        "differences": [each._asdict() for each in pair.differences],
-    }
+    about = {"recording": pair.recording, "other": pair.other, "operation": pair.operation}
+    return {**about, "differences": [each._asdict() for each in pair.differences]}

@@ -77,10 +77,8 @@ def run_command_with_proxy(asked: CliRunArguments, env: Mapping[str, str]) -> in
             plan = setup.plan_environment(proxy, opened, env, asked, Path(folder))
             warnings = () if how.intercept else list_known_bypasser_warnings(asked.command)
             write_stderr_lines(*(f"llmproxy: {note}" for note in plan.notes), *warnings)
-            end, runs = (
-                RunFinisher(proxy, opened.name, since, loaded, asked.command),
-                LiveRunsVsRecordingSummary(loaded),
-            )
+            end = RunFinisher(proxy, opened.name, since, loaded, asked.command)
+            runs = LiveRunsVsRecordingSummary(loaded)
             given = plan.apply_to(env) | ({} if opened.mode in OFFLINE else {"LLMPROXY_MODE": opened.mode})
             run_once = partial(_run_once, asked, given, reach, end)
             again = partial(setup.open_session, proxy, loaded, env, declared, tools)

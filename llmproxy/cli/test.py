@@ -303,10 +303,8 @@ class TestCommandOptions:
         from llmproxy.suite.selection import SelectionOptions, read_last_failed, select_cases
 
         only = None
-        if self.last_failed:
-            only = read_last_failed(Path.cwd())
-            if only is None:
-                typer.echo("llmproxy: nothing is known of a last run; all scenarios are run", err=True)
+        if self.last_failed and (only := read_last_failed(Path.cwd())) is None:
+            typer.echo("llmproxy: nothing is known of a last run; all scenarios are run", err=True)
         wanted = SelectionOptions(
             tags=self.tags, tag=self.tag, ids=self.ids, grep=self.grep, label=self.step, only=only
         )
@@ -380,7 +378,6 @@ class TestCommandOptions:
         """Run cases on a cluster: `shown` gets events as runs end, `handlers` in the order of the suites."""
         from llmproxy.scenario.cluster import transfer_files
         from llmproxy.scenario.cluster.remote_runner import open_ray_connection
-        from llmproxy.scenario.cluster.transfer_files import get_ray_driver_cassette_dir
         from llmproxy.suite.run.run_on_cluster import RemoteCaseRunner, RunEventReorderer, pack_suites_for_cluster
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import check_cost_estimate_before_run
@@ -407,9 +404,8 @@ class TestCommandOptions:
             try:
                 return asyncio.run(run_or_raise_interrupt(run_cases(run_context, cases, notes, runner.list_notes)))
             finally:
-                if home := transfer_files.merge_cluster_node_cassettes(
-                    runner.recorded, get_ray_driver_cassette_dir(settings)
-                ):
+                folder = transfer_files.get_ray_driver_cassette_dir(settings)
+                if home := transfer_files.merge_cluster_node_cassettes(runner.recorded, folder):
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
@@ -418,11 +414,8 @@ class TestCommandOptions:
         from llmproxy.suite.run.runner import has_case_or_step_faults, sweep_faults_of_case
 
         every: dict[str, object] = {}
-        kinds, print_line, code = (
-            parse_fault_sweep_kinds(settings.settings.faults),
-            make_progress_printer(),
-            int(Exit.OK),
-        )
+        kinds, print_line = parse_fault_sweep_kinds(settings.settings.faults), make_progress_printer()
+        code = int(Exit.OK)
         flags = {**self.flags, "faults": None, "faults_seed": None, "mode": "replay"}
         options = [] if read_llmproxy_url(env) else build_test_proxy_flags(flags, settings)
         env = {name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")}

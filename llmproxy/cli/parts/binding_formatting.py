@@ -69,12 +69,10 @@ def list_request_volatile_values(
         tree = canonicalize_stored(database, found, rules, upstreams).tree
     except RefusedError:
         return []
-    values = list_volatile_field_values(
-        (*read_volatile_fields(database, found.cassette), *load_builtin_volatile_fields()), tree
-    )
+    fields = (*read_volatile_fields(database, found.cassette), *load_builtin_volatile_fields())
     return [
         {"name": each.field.name, "kind": each.field.kind, "value": each.value, "path": each.place.path}
-        for each in values
+        for each in list_volatile_field_values(fields, tree)
     ]
 
 

@@ -103,8 +103,7 @@ def read_exchanges_from_import_files(
     forms: dict[str, Format] = {}
     for piece in pieces:
         source = read_file_of_recordings(piece.path, models)
-        form = piece.form or find_matching_format(source)
-        if form is None:
+        if (form := piece.form or find_matching_format(source)) is None:
             msg = f"{source.name}: this is not a file of recordings of any format that we know."
             raise CassetteCorrupt(msg, hint=f"`llmproxy import --format KIND` forces one: {', '.join(FORMATS)}.")
         forms[form.name] = form
@@ -156,15 +155,10 @@ class RecordingFileImporter:
         """Import the files of one cassette; a damaged file is reported, and the cassette is skipped."""
         started = time.perf_counter()
         try:
-            recorded, source = (
-                read_exchanges_from_import_files(pieces, self.models),
-                read_file_of_recordings(pieces[0].path),
-            )
-            fork = (
-                review_yaml.read_fork_in_cassette_file(source)
-                if len(pieces) == 1 and review_yaml.recognises(source)
-                else None
-            )
+            recorded = read_exchanges_from_import_files(pieces, self.models)
+            source = read_file_of_recordings(pieces[0].path)
+            is_ours = len(pieces) == 1 and review_yaml.recognises(source)
+            fork = review_yaml.read_fork_in_cassette_file(source) if is_ours else None
             notes = read_replay_rules_in_file_head(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
         except CassetteError as error:
             self.failed.append(error)
