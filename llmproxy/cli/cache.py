@@ -104,8 +104,7 @@ def delete_cached_scenario_results(
     """Delete cached results: all, or those that options select."""
     before = None
     if older_than is not None:
-        found = re.fullmatch(r"(\d+)([mhdw])", older_than.strip())
-        if not found:
+        if not (found := re.fullmatch(r"(\d+)([mhdw])", older_than.strip())):
             raise SettingsError(f"--older-than {older_than!r} is no age.", hint="Write 90m, 12h, 30d or 2w.")
         before = time.time() - float(found[1]) * _SECONDS[found[2]]
     store = _open_cache()

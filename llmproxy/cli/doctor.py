@@ -123,8 +123,7 @@ def check_certificates(env: Mapping[str, str], ca: str | None, now: float) -> li
         elif value and mark not in _read_certificate_body(Path(value)):
             advice = ("llmproxy run --intercept makes a bundle of both",)
             found.append(DoctorFinding(BAD, f"{name} names {value}, which lacks the proxy's certificate", advice))
-    trusting = [name for name in (*BUNDLES, NODE_CA) if env.get(name)]
-    if not trusting:
+    if not (trusting := [name for name in (*BUNDLES, NODE_CA) if env.get(name)]):
         found.append(DoctorFinding(NOTE, f"no variable names the proxy's certificate {ca}: only base URLs will work"))
     elif not found:
         found.append(DoctorFinding(OK, f"the certificate {ca} is trusted by {name_some(trusting, ' ')}"))

@@ -148,8 +148,7 @@ def export(
         typer.echo(f"Wrote {format_count(names, 'cassette')} to {file}.")
         return
     with open_store(settings.store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
-        found = list(database.iter_interactions(settings.cassette, sample))
-        if not found:
+        if not (found := list(database.iter_interactions(settings.cassette, sample))):
             raise build_unknown_cassette_error(database, append_sample_number_to_name(settings.cassette, sample or 1))
         fork = _find_fork_or_warn_of_loss(database, settings.cassette, written)
         fields = read_cassette_replay_rules(database, settings.cassette)
@@ -191,8 +190,7 @@ def export_viewer_page(file: str, store: Path, cassette: str | None, sample: int
         hint = "Write to another file, or replace it with --force."
         raise CassetteCorrupt(f"Not overwritten: {path} was not written by llmproxy.", hint=hint)
     with open_store(store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
-        wanted = list(list_cassettes_by_name_and_sample(database, cassette, sample))
-        if not wanted:
+        if not (wanted := list(list_cassettes_by_name_and_sample(database, cassette, sample))):
             raise build_unknown_cassette_error(
                 database, append_sample_number_to_name(cassette or "any name", sample or 1)
             )

@@ -166,13 +166,11 @@ def _ask_and_save_fields(
     free = [lesson for lesson in lessons if lesson.field.name not in refused]
     if wrong := sorted(refused & set(take)):
         raise SettingsError(f"--take {wrong[0]}: it would merge two answers.", hint="Nothing was written.")
-    taken = _choose_fields(free, accept=accept, take=take)
-    if taken:
+    if taken := _choose_fields(free, accept=accept, take=take):
         _add_fields_to_cassette(loaded, [lesson.field for lesson in taken])
         named = ", ".join(lesson.field.name for lesson in taken)
         write_stderr_lines(f"llmproxy: {format_count(len(taken), 'volatile field')} written: {named}.")
-    left = [lesson for lesson in free if lesson not in taken]
-    if left:
+    if left := [lesson for lesson in free if lesson not in taken]:
         names = ", ".join(each.field.name for each in left)
         typed = dict.fromkeys("--accept" if each.is_bulk_acceptable else f"--take {each.field.name}" for each in left)
         kinds = ", ".join(name for name, kind in KINDS.items() if kind.accepted)

@@ -167,8 +167,7 @@ class _Verifier:
         return True
 
     def _print_outdated_keys(self, path: Path, found: list[RekeyedRecording]) -> None:
-        changed = [each for each in found if each.old != each.new and each.other_rules]
-        if changed:
+        if changed := [each for each in found if each.old != each.new and each.other_rules]:
             many = f"{len(changed)} interactions were recorded under other rules"
             print_line(f"{many} and have another key under today's:")
             _print_recording_groups(
@@ -372,8 +371,7 @@ def _select_superseded_or_unused(
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:
         journal = Path(f"{database.path}.state.db")
-        served = read_ids_used_last_run(journal)
-        if served is None:
+        if (served := read_ids_used_last_run(journal)) is None:
             msg = f"What is unused is not known: there is no run in {journal}."
             raise MachineError(msg, hint="Run your agent once, then prune.")
         # Only cassettes that the run walked through: what it never opened is not unused, it was not asked.

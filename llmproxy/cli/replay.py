@@ -248,8 +248,7 @@ class ReplayCommandReporter:
         return lines + [f"LLM call {each['call']}: answer overridden" for each in said["answers"] if each["used"]]
 
     def describe_fork(self, said: Mapping[str, Any], report: SessionReport) -> list[str]:
-        fork = said["fork"]
-        if fork is None:
+        if (fork := said["fork"]) is None:
             none = self.live and not report.refused
             return [f"no fork: every request is in {said['parent']}, so nothing was recorded"] if none else []
         if fork["cassette"] is None:

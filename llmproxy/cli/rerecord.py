@@ -197,8 +197,7 @@ def _build_live_headers(found: Interaction, env: Mapping[str, str], record: str)
         raise SettingsError(f"requests to {found.provider} are signed anew for each call: record it with your agent.")
     keys = (row and row.keys) or (ApiKeyVariable(f"{re.sub('[^A-Z0-9]', '_', found.provider.upper())}_API_KEY"),)
     fields = {name: held for key in keys for name, held in key.list_header_fields().items()}
-    name = next((name for name in fields if env.get(name)), None)
-    if name is None:
+    if (name := next((name for name in fields if env.get(name)), None)) is None:
         if len(plain) < len(sent):
             raise SettingsError(f"{found.provider} wants a key: set {' or '.join(fields)}.")
         return tuple(plain)

@@ -294,8 +294,7 @@ def _format_suite(name: str, slug: str, turns: Sequence[_SuiteTurn], agent: Mapp
 
 def _write_assertions(turn: _SuiteTurn) -> list[str]:
     made: list[str] = []
-    names = list(dict.fromkeys(name for name, _ in turn.tools))
-    if names:
+    if names := list(dict.fromkeys(name for name, _ in turn.tools)):
         made.append("tools:")
         calls = {name: [args for n, args in turn.tools if n == name] for name in names}
         made += [

@@ -129,8 +129,7 @@ def is_viewable_report_file(path: Path) -> bool:
         raise SettingsError(f"{path} is the viewer itself, with its report inside.", hint="Open it in a browser.")
     if path.suffix.lower() == ".xml":
         raise SettingsError(f"{path} says too little to look at.", hint="llmproxy test --report json=FILE")
-    kind = detect_json_or_jsonl_report(path)
-    if kind == "json":
+    if (kind := detect_json_or_jsonl_report(path)) == "json":
         read_finished_report(path)
     return bool(kind)
 

@@ -109,8 +109,7 @@ class FaultSweep:
     def _run_undisturbed(self) -> judging.FaultSweepRunOutcome:
         """Return a successful undisturbed run. Raises FaultSweepImpossibleError."""
         went = self._run_once()
-        missed = next((call for call in went.calls if call.miss), None)
-        if missed is not None:
+        if (missed := next((call for call in went.calls if call.miss), None)) is not None:
             msg = f"undisturbed, the command asks what is not recorded (call {missed.seq})"
             hint = f"{missed.note.partition(chr(10))[0]}\nRecord it first: {format_record_command(self._loaded)}"
             error = FaultSweepImpossibleError(f"{msg}: there is nothing to compare with.", hint=hint)

@@ -200,8 +200,7 @@ class ProgressLine:
 
     def format_line(self) -> str:
         """Return the current line; empty in the first second."""
-        since = self._clock() - self._began
-        if since < _PATIENCE:
+        if (since := self._clock() - self._began) < _PATIENCE:
             return ""
         far = f": {format_count(self._done, self._unit)}" if self._done else ""
         if self._total:

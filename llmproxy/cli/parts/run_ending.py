@@ -384,8 +384,7 @@ class LiveRunsVsRecordingSummary:
         return {} if not told else {"live_runs": told, "comparison": None if found is None else found.to_json()}
 
     def describe(self) -> list[str]:
-        kept_runs = [each for each in self.runs if each.kept]
-        if not kept_runs:
+        if not (kept_runs := [each for each in self.runs if each.kept]):
             return []
         store, last = format_shown_path(self.loaded.settings.store), kept_runs[-1].live
         names = [str(each.live["cassette"]) for each in kept_runs]
@@ -393,8 +392,7 @@ class LiveRunsVsRecordingSummary:
         served = " and ".join(word for each, word in _SERVED.items() if each not in last["channels"])
         of = f", {served} served from {to_safe_line(str(last['parent']))}" if served else ""
         lines = [f"llmproxy: live {', '.join(last['channels'])}; kept in {to_safe_line(kept)}{of}"]
-        found = compare_live_outcomes_to_recording(self.loaded, self.runs)
-        if found is not None:
+        if (found := compare_live_outcomes_to_recording(self.loaded, self.runs)) is not None:
             first, *rest = found.summary_lines()
             lines += [f"  {to_safe_line(first)}", *(f"    {to_safe_line(text.strip())}" for text in rest)]
         compared = format_llmproxy_command(f"diff {quote_word(str(last['parent']))} {quote_word(names[-1])}", store)
@@ -464,8 +462,7 @@ def compare_live_outcomes_to_recording(
     from llmproxy.scenario.repeats.model_comparison_over_runs import BehaviorVsRecording, RunAndRecordedBehavior
     from llmproxy.trace.comparing.behavior_comparison import extract_run_behavior
 
-    with_model = [each for each in runs if "llm" in each.live["channels"]]
-    if not with_model:
+    if not (with_model := [each for each in runs if "llm" in each.live["channels"]]):
         return None
     parent, sample = str(with_model[0].live["parent"]), int(with_model[0].live["parent_sample"])
     try:

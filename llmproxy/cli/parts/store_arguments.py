@@ -86,8 +86,7 @@ def list_stores_and_cassette_files(given: Sequence[Path]) -> Iterator[tuple[Path
 @contextmanager
 def copy_postgres_store_temporarily(path: Path) -> Iterator[Path]:
     """Yield a store's path; for a server's store a fresh copy, so that its current state is checked."""
-    server = find_postgres_of_local_copy(path)
-    if server is None:
+    if (server := find_postgres_of_local_copy(path)) is None:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="llmproxy-verify-") as folder:
