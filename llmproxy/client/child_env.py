@@ -309,8 +309,7 @@ def describe_ca_file_problem(ca: Path, now: float | None) -> str:
 
 def make_java_truststore(ca: Path, folder: Path, which: Callable[[str], str | None] = shutil.which) -> str:
     """Return a copy of Java's truststore with `ca`, cached for each (``keytool`` takes 1 s); or ""."""
-    keytool = which("keytool")
-    if keytool is None:
+    if (keytool := which("keytool")) is None:
         return ""
     known = Path(keytool).resolve().parents[1] / "lib" / "security" / "cacerts"
     target = folder / f"{ca.stem}-java.p12"

@@ -175,8 +175,7 @@ def _assemble_seccomp_filter(program: Sequence[Instruction]) -> tuple[ctypes.Arr
 
 
 def _call_libc(name: str, *arguments: object) -> int:
-    result = getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments)
-    if result < 0:
+    if (result := getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments)) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return int(result)
 

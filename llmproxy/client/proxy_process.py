@@ -356,8 +356,7 @@ class CommandNotFound(LLMProxyError):
 
 def find_command_path(command: Sequence[str], env: Mapping[str, str]) -> str:
     """Return the path of a program. Raises CommandNotFound."""
-    found = shutil.which(command[0], path=env.get("PATH"))
-    if found is None:
+    if (found := shutil.which(command[0], path=env.get("PATH"))) is None:
         there = os.path.exists(command[0]) and os.sep in command[0]  # noqa: PTH110 (a word of a command)
         raise _build_command_not_found(command[0], NOT_EXECUTABLE if there else NOT_FOUND)
     return found

@@ -102,12 +102,11 @@ def explain_unreachable_provider(calls: Iterable[Call]) -> str:
         if call.party not in (AGENT, ""):
             continue
         place = f"{call.provider} {call.operation}"
+        asked = call.key or place
+        lost.pop(asked, None)
         if call.unreached:
-            asked = call.key or place
-            lost.pop(asked, None)
             lost[asked] = remove_program_prefix(call.note)
         else:
-            lost.pop(call.key or place, None)
             lost.pop(place, None)
     return next(reversed(lost.values()), "")
 

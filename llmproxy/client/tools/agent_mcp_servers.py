@@ -140,8 +140,7 @@ def _explain_unproxied(server: object) -> str:
         return "it has neither `command` nor `url`"
     if "command" in server:
         return "its `command` is no text, or its `args` are no list of texts"
-    kind = server.get("type", "http")
-    if kind not in _REMOTE:
+    if (kind := server.get("type", "http")) not in _REMOTE:
         return f"its type is {str(kind)[:40]!r}, and only Streamable HTTP can be recorded"
     return "its `url` is no plain address: http or https, a host, no user and no variable"
 
@@ -195,8 +194,7 @@ def find_agent_mcp_servers(
 
 def _find_agent_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundMcpServers | None:
     if (inside := parse_sh_c_command(command)) is not None:
-        found = _find_agent_mcp_servers((inside.program, *inside.words), env, cwd)
-        if found is None:
+        if (found := _find_agent_mcp_servers((inside.program, *inside.words), env, cwd)) is None:
             return None
         if any(word.startswith((_CLAUDE, _STRICT)) for word in inside.words):
             why = f"{_CLAUDE} in a shell's words; let `llmproxy run` start it without the shell"
@@ -373,8 +371,7 @@ def parse_sh_c_command(command: Sequence[str]) -> AgentCommandInShellText | None
     program = command[0].replace("\\", "/").rpartition("/")[2]
     if program not in _SHELLS or len(command) < 3 or _RUNS.fullmatch(command[1]) is None:
         return None
-    found = _TEXT.fullmatch(command[2])
-    if found is None:
+    if (found := _TEXT.fullmatch(command[2])) is None:
         return None
     rest = found["rest"] or ""
     try:

@@ -212,8 +212,7 @@ def list_own_mcp_tools(serving: McpServeOptions) -> list[LlmproxyMcpTool]:
 def unknown_tool_error(name: str, serving: McpServeOptions) -> SettingsError:
     """Return the error for a tool that is not offered: unknown, or not allowed at the server's start."""
     offered = ", ".join(each.name for each in list_own_mcp_tools(serving))
-    known = next((each for each in TOOLS if each.name == name), None)
-    if known is None:
+    if (known := next((each for each in TOOLS if each.name == name), None)) is None:
         return SettingsError(f"there is no tool {name[:SHOWN]!r}. There is: {offered}.")
     more = "--write" if known.writes else "-- AGENT, the command that is to be replayed"
     hint = f"Only a person can: llmproxy mcp serve ... {more}. There is: {offered}."

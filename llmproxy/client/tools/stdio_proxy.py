@@ -97,8 +97,7 @@ class McpServerProcess:
     def read_lines(self) -> Iterator[bytes]:
         if self._child.stdout is None:
             return iter(())
-        out = self._child.stdout.fileno()
-        return iterate_stream_lines(lambda size: os.read(out, size))
+        return iterate_stream_lines(partial(os.read, self._child.stdout.fileno()))
 
     def end(self, *, at_once: bool = False) -> int:
         if self._child.stdin is not None:
@@ -272,8 +271,7 @@ class StdioProxy:
         bare = line.rstrip(b"\r\n").removeprefix(BOM)
         if not bare.strip():
             return
-        message = parse_jsonrpc_line(bare)
-        if message is None:
+        if (message := parse_jsonrpc_line(bare)) is None:
             self._on_non_message(line, bare)
             return
         if "method" in message and message.get("id", 0) is None:
@@ -396,8 +394,7 @@ class StdioProxy:
 
     def _on_server_line(self, line: bytes) -> None:
         bare = line.rstrip(b"\r\n")
-        message = parse_jsonrpc_line(bare)
-        if message is None:
+        if (message := parse_jsonrpc_line(bare)) is None:
             if batch := split_jsonrpc_batch(bare):
                 for each in batch:
                     self._on_server_line(each)
@@ -421,8 +418,8 @@ class StdioProxy:
 
     def _report_answer_left_unrecorded(self, pending: _PendingRequest) -> bool:
         """Report a request as unrecorded; its client still gets an answer. False: the backend is lost."""
-        asked = str(pending.message.get("method"))
-        sys.stderr.write(f"llmproxy: mcp: NOT RECORDED: {asked[:60]!r}: {TWO_OF_ONE_ID}\n")
+        asked = str(pending.message.get("method"))[:60]
+        sys.stderr.write(f"llmproxy: mcp: NOT RECORDED: {asked!r}: {TWO_OF_ONE_ID}\n")
         return self._call_backend_or_stop(lambda: self._host.on_server_loss(pending.number, TWO_OF_ONE_ID))
 
     def _record_answer_or_loss(self, pending: _PendingRequest, *, left: bool = False) -> bool:
@@ -433,16 +430,14 @@ class StdioProxy:
 
     def _match_answer(self, message: dict[str, Any], line: bytes, answered: str | None) -> _PendingRequest | None:
         if answered is not None:
-            pending = self._pending.pop(answered, None)
-            if pending is not None:
+            if (pending := self._pending.pop(answered, None)) is not None:
                 pending.add_line(line)
             return pending
         if "method" not in message:
             return None
         token = get_progress_token(message) if message["method"] == "notifications/progress" else None
         mine = (each for each in self._pending.values() if token is not None and each.token == token)
-        place = next(mine, None) or next(reversed(self._pending.values()), None)
-        if place is not None:
+        if (place := next(mine, None) or next(reversed(self._pending.values()), None)) is not None:
             place.add_line(line)
         elif self._unasked_bytes + len(line) <= MOST_UNASKED:
             self._unasked_bytes += len(line)
