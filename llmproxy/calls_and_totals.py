@@ -119,8 +119,7 @@ class Call(NamedTuple):
             "decision": self.decision.value,
             "note": self.note,
             **{name: list(names) for name in ("bound", "carried") if (names := getattr(self, name))},
-            **({"stale": True} if self.stale else {}),
-            **({"stub": self.stub} if self.stub else {}),
+            **{name: value for name in ("stale", "stub") if (value := getattr(self, name))},
             "channel": self.channel.value,
             "recording": self.recording,
         }

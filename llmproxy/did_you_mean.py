@@ -24,8 +24,7 @@ def suggest_name(word: str, known: Iterable[str], *, listing: bool = True) -> st
     """Return ``did you mean `x`?``, else the list of known names as a hint; empty if the list is not wanted."""
     names = list(known)
     folded = {fold_name_case(name): name for name in names}
-    near = nearest_word(fold_name_case(word), folded, 0.7)
-    if near is not None:
+    if (near := nearest_word(fold_name_case(word), folded, 0.7)) is not None:
         return f"did you mean `{folded[near]}`?{_describe_non_ascii_characters(word) if folded[near].isascii() else ''}"
     return "known here: " + ", ".join(sorted(set(names))[:30]) if names and listing else ""
 

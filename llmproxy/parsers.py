@@ -42,8 +42,7 @@ def create_choice_converter[T](known: Mapping[str, T]) -> Callable[[object], T]:
     """Return a converter of the words of a table, ignoring case."""
 
     def convert(value: object) -> T:
-        word = str(value).strip().lower()
-        if word not in known:
+        if (word := str(value).strip().lower()) not in known:
             raise ValueError(f"{value!r} is not one of {', '.join(known)}{did_you_mean(word, known)}")
         return known[word]
 
@@ -105,10 +104,9 @@ read_exhausted = create_enum_converter(Exhausted)
 read_scope = create_enum_converter(BindingPolicy)
 read_tool_policy = create_enum_converter(UnknownToolPolicy)
 read_update = create_enum_converter(UpdateMode)
-_dollars = create_pattern_converter(
-    r"\$?(\d{1,9}(?:\.\d{1,6})?)", "US dollars, such as 0.50", lambda found: Decimal(found[1])
+read_cost = create_optional_converter(
+    create_pattern_converter(r"\$?(\d{1,9}(?:\.\d{1,6})?)", "US dollars, such as 0.50", lambda found: Decimal(found[1]))
 )
-read_cost = create_optional_converter(_dollars)
 read_truth = create_choice_converter(_TRUTH)
 read_status = create_optional_converter(
     create_choice_converter({str(each): each for each in (400, 404, 422, 501, 503)})
@@ -185,8 +183,7 @@ def parse_path_setting_refusing_urls(value: object) -> Path:
     """Read a path. A URL is refused, also with a slash lost, and not repeated: it may hold a password."""
     if not isinstance(value, str | Path):
         raise ValueError(f"{value!r} is not a path")
-    found = re.match(r"\s*([A-Za-z][A-Za-z0-9+.-]+):/", str(value))
-    if found:
+    if found := re.match(r"\s*([A-Za-z][A-Za-z0-9+.-]+):/", str(value)):
         raise ValueError(f"a URL ({found[1]}:) is no file, and it is not repeated, since it may hold a password")
     return Path(str(value)).expanduser()
 

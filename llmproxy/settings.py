@@ -433,8 +433,7 @@ class Loaded:
 
     def add_unset_upstreams(self, found: Mapping[str, tuple[str, SettingSource]]) -> Loaded:
         """Add upstreams that no option has set: name -> (base URL, source)."""
-        new = {name: pair for name, pair in found.items() if name not in self.settings.upstream}
-        if not new:
+        if not (new := {name: pair for name, pair in found.items() if name not in self.settings.upstream}):
             return self
         upstream = {name: url for name, (url, _) in new.items()} | dict(self.settings.upstream)
         sources = dict(self.sources) | {f"upstream.{name}": source for name, (_, source) in new.items()}
@@ -530,8 +529,7 @@ def _read_env(env: Mapping[str, str], cwd: Path) -> dict[str, _GivenValue]:
 def find_pyproject_tables(cwd: Path) -> Iterator[tuple[Mapping[str, object], Path]]:
     """Yield each ``[tool.llmproxy]`` of a pyproject.toml at or above a folder, with its folder, nearest first."""
     for folder in (cwd, *cwd.parents):
-        table = _tool_table(folder / "pyproject.toml")
-        if table is not None:
+        if (table := _tool_table(folder / "pyproject.toml")) is not None:
             yield table, folder
 
 

@@ -204,8 +204,7 @@ def read_documents(
     Errors go to `problems`, doubtful values to `doubts`. Parsing stops at a syntax error. `empty_hint` describes the
     expected content of an empty file.
     """
-    text = _decode_file(content, name, problems)
-    if text is None:
+    if (text := _decode_file(content, name, problems)) is None:
         return []
     if len(text) > limits.size:
         _add_size_problem(len(text), name, limits.size, problems)

@@ -150,8 +150,7 @@ class Http1RequestParser:
                 raw += b"\r\n"
                 at, self._in_chunk = at + 2, False
                 continue
-            line_end = buffer.find(b"\r\n", at)
-            if line_end < 0:
+            if (line_end := buffer.find(b"\r\n", at)) < 0:
                 if len(buffer) - at > MAX_HEAD:
                     raise BadHttp1Request("llmproxy: a chunk's size line is too long.")
                 break

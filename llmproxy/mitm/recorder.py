@@ -61,8 +61,7 @@ class InterimSkippingClient(Http1Client):
                 return  # not enough to tell
             if self._passed > MOST or not _INTERIM.match(held):
                 break
-            end = held.find(b"\r\n\r\n") + 4
-            if end < 4:
+            if (end := held.find(b"\r\n\r\n") + 4) < 4:
                 self._passed += len(event.data)
                 return
             self._passed += end
@@ -344,8 +343,7 @@ def build_upstream_headers(fields: Fields, host: bytes, *, socket: bool) -> Fiel
     sent: list[tuple[bytes, bytes]] = []
     dropped = (NOT_FORWARDED - {b"upgrade"} if socket else NOT_FORWARDED) | set(ours)
     for name, value in fields:
-        low = name.lower()
-        if low in ours:
+        if (low := name.lower()) in ours:
             sent.append((name, ours.pop(low)))
         elif low not in dropped and not low.startswith(OUR_PREFIX):
             sent.append((name, value))

@@ -186,16 +186,14 @@ class ShardPlugin:
         runs = {item.nodeid: _count_runs_of_item(item) for item in items}
         parts = assign_items_to_shards(weigh_tests_for_shards(runs, self._times), self.shard.of)
         self.told = shard_split_to_json(self.shard, parts, "pytest")
-        others = [item for item in items if parts[item.nodeid] != self.shard.number]
-        if others:
+        if others := [item for item in items if parts[item.nodeid] != self.shard.number]:
             config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if parts[item.nodeid] == self.shard.number]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Report to the controller of xdist; an empty shard is no failure."""
-        output = getattr(session.config, "workeroutput", None)
-        if output is not None:
+        if (output := getattr(session.config, "workeroutput", None)) is not None:
             output[_OUTPUT] = json.dumps(self.told)
         nothing = self.told is not None and bool(self.told["items"]) and self.shard.number not in self.told["parts"]
         if nothing and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:

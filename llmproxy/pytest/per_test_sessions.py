@@ -95,8 +95,7 @@ class LateRequestGuard:
     def _audit_connect(self, event: str, arguments: tuple[object, ...]) -> None:
         if event != "socket.connect" and event not in _STARTED:
             return
-        test = self._find_test(threading.get_ident())
-        if test is None:
+        if (test := self._find_test(threading.get_ident())) is None:
             return
         if event in _STARTED:  # what it starts is the ended test's as well
             started = getattr(arguments[0], "__self__", None)
@@ -534,8 +533,7 @@ class PytestPluginState:
 
 def _read_fault_markers(item: pytest.Item) -> Mapping[str, Any] | None:
     """Return injected faults of the nearest markers: test, class or module. Raises ValueError."""
-    placed = [(marker, node) for node, marker in item.iter_markers_with_node(FAULTS)]
-    if not placed:
+    if not (placed := [(marker, node) for node, marker in item.iter_markers_with_node(FAULTS)]):
         return None
     markers = [marker for marker, node in placed if node is placed[0][1]][::-1]  # as written: the first is on top
     from llmproxy.core.faults.parsing import BadFaults, parse_session_faults, require_integer_fault_seed

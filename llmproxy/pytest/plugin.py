@@ -187,8 +187,7 @@ def _is_plugin_used(config: pytest.Config, run: PytestPluginState) -> bool:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    run = config.stash.get(_RUN, None)
-    if run is None:
+    if (run := config.stash.get(_RUN, None)) is None:
         return
     run.late.close()
     HOST.listener = HOST.ready = HOST.place = None

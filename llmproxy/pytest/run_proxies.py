@@ -131,8 +131,7 @@ class XdistControllerProxyLauncher:
 
     def _start_requested(self, asked: Mapping[str, Any]) -> str:
         with self._guard:
-            proxy = self._started.get(asked["place"])
-            if proxy is None:
+            if (proxy := self._started.get(asked["place"])) is None:
                 proxy = PytestProxyProcess(self._env, self._folder) if asked["place"] else self.reserved
                 self._started[asked["place"]] = proxy
                 proxy.start(asked["options"], asked["typed"], asked["update"])

@@ -175,8 +175,7 @@ def _build_run_section(run: Run, result: ScenarioResult | None, shown: str) -> t
         describe_assertion(each) for step in run.steps for each in step.assertions if each.status is not Status.PASSED
     ]
     parts += ["\n".join(wrong)] if wrong else []
-    criteria = run.criteria or _list_criteria(start, result)
-    if criteria:
+    if criteria := run.criteria or _list_criteria(start, result):
         parts.append("\n".join(["criteria:", *(line for each in criteria for line in _format_criterion(each))]))
     if misses:
         parts += ["\n\n".join(["never recorded:", *untold])] if untold else []

@@ -158,8 +158,7 @@ class SuiteItem(pytest.Item):
             self.case.id, ran, self.case.scenario.min_pass_rate
         ) | get_matrix_axis_values_of_case(self.case)
         unfiled = describe_hits_missing_from_folder(run_context.files, ran)
-        first = next((each.wire for each in ran if each.wire), None)
-        if first is not None:
+        if (first := next((each.wire for each in ran if each.wire), None)) is not None:
             first.unfiled = "" if in_ci(os.environ) else unfiled
         events = scenarios.collect_suite_case_result(made, [each.wire for each in ran])
         self.user_properties += _list_item_properties(made, events)
