@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.proxy_process import ProxyCommand, begin_proxy_start
+from llmproxy.client.proxy_process import ProxyStartCommandLine, begin_proxy_start
 from llmproxy.postgres_store_paths import (
     find_postgres_of_local_copy,
     format_store_location,
@@ -70,7 +70,10 @@ def test_a_password_stands_in_no_command_line(tmp_path: Path) -> None:
     program = "import os, sys; print(sys.argv, os.environ['LLMPROXY_STORE'], flush=True)"
     said = tmp_path / "log"
     proxy = begin_proxy_start(
-        ProxyCommand((sys.executable, "-c", program), ""), [f"--store={URL}", "--mode=replay"], os.environ, log=said
+        ProxyStartCommandLine((sys.executable, "-c", program), ""),
+        [f"--store={URL}", "--mode=replay"],
+        os.environ,
+        log=said,
     )
     proxy.popen.wait(60)
     proxy.end()

@@ -31,7 +31,7 @@ import typer
 
 from llmproxy.amount_formatting import dollars, format_seconds, sum_if_all_known
 from llmproxy.cli.ui import open_browser
-from llmproxy.client.proxy_process import ProxyCommand, begin_proxy_start, find_proxy_command
+from llmproxy.client.proxy_process import ProxyStartCommandLine, begin_proxy_start, find_proxy_command
 from llmproxy.core.cassettes.formats import Source, vcr
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.dialects.usage_and_cost import compute_cost
@@ -115,7 +115,7 @@ def _import_demo_recording(store: Path) -> tuple[int, int, Decimal | None]:
 
 
 @contextmanager
-def _start_replay_proxies(found: ProxyCommand, store: Path, *speeds: str) -> Iterator[list[str]]:
+def _start_replay_proxies(found: ProxyStartCommandLine, store: Path, *speeds: str) -> Iterator[list[str]]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLMPROXY_")}
     options = ["--mode", "replay", "--store", store.name, "--cassette", _CASSETTE]
     with ExitStack() as stack:

@@ -97,7 +97,7 @@ def serve_cassette_store_over_mcp(
     if is_store and store is not None:
         raise SettingsError(f"{what} and --store {store}: one store at a time.")
     named = what if is_store else str(store or "")
-    named, other = (named, "") if named else choose_cassette_store_for_mcp(Path.cwd())
+    named, other = (named, "") if named else choose_store_for_llmproxy_mcp(Path.cwd())
     behind = ctx.meta[_BEHIND]
     options = tuple(read_run_command_options(ctx).list_flags_to_repeat())
     if options and not behind:
@@ -106,7 +106,7 @@ def serve_cassette_store_over_mcp(
     serve_tools(McpServeOptions(named, "" if is_store else what, write, behind, other, options))
 
 
-def choose_cassette_store_for_mcp(folder: Path) -> tuple[str, str]:
+def choose_store_for_llmproxy_mcp(folder: Path) -> tuple[str, str]:
     """Return the store to serve if none was named (empty: the settings'), and the tests' store if both exist."""
     try:
         settings = load_settings({})

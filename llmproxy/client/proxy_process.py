@@ -45,7 +45,7 @@ _ANNOUNCED = '{"serves": '
 
 
 @dataclass(frozen=True, slots=True)
-class ProxyCommand:
+class ProxyStartCommandLine:
     words: tuple[str, ...]
     source: str
     patience: float = PATIENCE
@@ -82,7 +82,7 @@ class LlmproxyInstallationProbe:
     """Returns this package's name with an extra, as installers take it."""
 
 
-def find_proxy_command(env: Mapping[str, str], look: LlmproxyInstallationProbe | None = None) -> ProxyCommand:
+def find_proxy_command(env: Mapping[str, str], look: LlmproxyInstallationProbe | None = None) -> ProxyStartCommandLine:
     """Return the command of a proxy that can run: the first of LLMPROXY_COMMAND, this environment, an ``llmproxy`` on
     PATH that has mitmproxy (each is asked: the first is often this environment's own), a version that uvx has
     downloaded, uvx, pipx. The last two install it first, and may hang offline: a notice says so. Raises MachineError:
@@ -90,18 +90,20 @@ def find_proxy_command(env: Mapping[str, str], look: LlmproxyInstallationProbe |
     """
     look = look or LlmproxyInstallationProbe()
     if words := tuple(shlex.split(env.get(COMMAND_VARIABLE, ""))):
-        return ProxyCommand(words, COMMAND_VARIABLE)
+        return ProxyStartCommandLine(words, COMMAND_VARIABLE)
     if look.installed("mitmproxy"):
-        return ProxyCommand((sys.executable, "-m", "llmproxy"), "this environment")
+        return ProxyStartCommandLine((sys.executable, "-m", "llmproxy"), "this environment")
     path = env.get("PATH", os.defpath)
     for found in look.on_path(path):
         if version := look.ask_version([found], env):
-            return ProxyCommand((found,), f"{found} on PATH", notice=_describe_other_version(version, found))
+            return ProxyStartCommandLine((found,), f"{found} on PATH", notice=_describe_other_version(version, found))
     package = look.package("proxy")
     if uvx := look.which("uvx", path):
         cached = (uvx, "--offline", "--from", package, "llmproxy")
         if version := look.ask_version(cached, env):
-            return ProxyCommand(cached, "uvx, from its cache", notice=_describe_other_version(version, "uvx's cache"))
+            return ProxyStartCommandLine(
+                cached, "uvx, from its cache", notice=_describe_other_version(version, "uvx's cache")
+            )
         return _build_download_command((uvx, "--from", package, "llmproxy"), "uvx", package)
     if pipx := look.which("pipx", path):
         return _build_download_command((pipx, "run", "--spec", package, "llmproxy"), "pipx", package)
@@ -118,14 +120,14 @@ def _describe_other_version(version: str, where: str) -> str:
     return f"the proxy is llmproxy {version} ({where}), while {llmproxy.__version__} asks it"
 
 
-def _build_download_command(words: tuple[str, ...], tool: str, package: str) -> ProxyCommand:
+def _build_download_command(words: tuple[str, ...], tool: str, package: str) -> ProxyStartCommandLine:
     typed = shlex.join((tool, *words[1:]))
     notice = (
         f"no proxy in this environment or on PATH: `{typed}` may download one now.\n"
         f"To have one, once and for all:  uv tool install '{package}'  (or the same with pipx install),\n"
         f'or say where it is:  export {COMMAND_VARIABLE}="$(uv tool dir)/{NAME}/bin/llmproxy"'
     )
-    return ProxyCommand(words, tool, DOWNLOAD_PATIENCE, notice)
+    return ProxyStartCommandLine(words, tool, DOWNLOAD_PATIENCE, notice)
 
 
 ENDING = 15.0
@@ -136,7 +138,11 @@ _TAIL = 2000
 
 class StartedProxyProcess:
     def __init__(
-        self, popen: subprocess.Popen[bytes], command: ProxyCommand, log: Path, guard: subprocess.Popen[bytes] | None
+        self,
+        popen: subprocess.Popen[bytes],
+        command: ProxyStartCommandLine,
+        log: Path,
+        guard: subprocess.Popen[bytes] | None,
     ) -> None:
         self.popen = popen
         self.log = log
@@ -224,7 +230,7 @@ class StartedProxyProcess:
 
 
 def begin_proxy_start(
-    command: ProxyCommand, options: Sequence[str], env: Mapping[str, str], *, log: Path | None = None,
+    command: ProxyStartCommandLine, options: Sequence[str], env: Mapping[str, str], *, log: Path | None = None,
     cwd: Path | None = None, started_by: str = "",
 ) -> StartedProxyProcess:  # fmt: skip
     """Start ``llmproxy start``, on a free port unless `options` name one, without waiting. Raises MachineError.

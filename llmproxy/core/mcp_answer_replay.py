@@ -30,7 +30,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _decoder = json.JSONDecoder()
 
 
-def list_mcp_messages(response: Response) -> list[JsonValueSpanInBody]:
+def list_messages_in_mcp_response(response: Response) -> list[JsonValueSpanInBody]:
     return split_body_into_json_values(response.mime_type, response.body)
 
 
@@ -39,7 +39,9 @@ def adapt_mcp_answer_ids(response: Response, recorded: bytes, asked: bytes) -> R
     was, now = parse_jsonrpc_body(recorded), parse_jsonrpc_body(asked)
     if was.get("id") == now.get("id") and _token(was) == _token(now) and type(was.get("id")) is type(now.get("id")):
         return response
-    edits = [edit for part in list_mcp_messages(response) for edit in _list_edits(response.body, part, was, now)]
+    edits = [
+        edit for part in list_messages_in_mcp_response(response) for edit in _list_edits(response.body, part, was, now)
+    ]
     if not edits:
         return response
     chunks = apply_edits_to_chunks(response.chunks, edits)
@@ -48,7 +50,7 @@ def adapt_mcp_answer_ids(response: Response, recorded: bytes, asked: bytes) -> R
 
 def answers(response: Response, asked: bytes) -> bool:
     id_ = parse_jsonrpc_body(asked).get("id")
-    found = (part.value for part in list_mcp_messages(response) if isinstance(part.value, dict))
+    found = (part.value for part in list_messages_in_mcp_response(response) if isinstance(part.value, dict))
     return id_ is not None and any("method" not in each and each.get("id") == id_ for each in found)
 
 
@@ -132,7 +134,7 @@ class McpAnswerPartAfterCondition(NamedTuple):
 
 
 def split_at_server_requests(response: Response) -> list[McpAnswerPartAfterCondition] | None:
-    found = ((part.end, part.value) for part in list_mcp_messages(response) if isinstance(part.value, dict))
+    found = ((part.end, part.value) for part in list_messages_in_mcp_response(response) if isinstance(part.value, dict))
     asked = [(end, message["id"]) for end, message in found if {"method", "id"} <= message.keys()]
     if not asked:
         return None
@@ -223,7 +225,7 @@ def read_mcp_call_with_result(one: Interaction) -> ToolCallWithResult | None:
         if not isinstance(asked := json.loads(one.request.body), dict) or asked.get("method") != "tools/call":
             return None
         params = asked["params"]
-        messages = [part.value for part in list_mcp_messages(one.response)]
+        messages = [part.value for part in list_messages_in_mcp_response(one.response)]
         told = (m for m in reversed(messages) if "method" not in m and m.get("id") == asked.get("id"))
         arguments = json.dumps(params.get("arguments", {}), ensure_ascii=False)
         return ToolCallWithResult(str(params["name"]), arguments, *_read_result(next(told, {})))

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 
 from llmproxy.advice import format_llmproxy_command
-from llmproxy.core.keys.built_in_body_rules import NOTHING, RESPONSES, KeyMemberRule, MemberAction, Shape
+from llmproxy.core.keys.built_in_body_rules import NOTHING, RESPONSES, KeyMemberRule, KeyObjectRules, MemberAction
 from llmproxy.core.keys.normalize import BodyMemberRuleApplier, MadeBy
 from llmproxy.core.keys.user_rules import Rules, apply_normalize_rules, compile_normalize_rules
 from llmproxy.core.misses.explain import MissContext
@@ -41,21 +41,21 @@ _EVENT_ID = {
     "event_id": KeyMemberRule(MemberAction.IGNORE, "SDKs make up a random one for the server's error messages")
 }
 _ID = KeyMemberRule(MemberAction.REFER, "names an item of this conversation")
-REALTIME = Shape(
+REALTIME = KeyObjectRules(
     {
         **_EVENT_ID,
         "item": KeyMemberRule(
             MemberAction.WALK,
             "clients name items randomly",
-            Shape({"id": KeyMemberRule(MemberAction.DECLARE, "random, yet it says which")}),
+            KeyObjectRules({"id": KeyMemberRule(MemberAction.DECLARE, "random, yet it says which")}),
         ),
         "item_id": _ID,
         "previous_item_id": _ID,
     }
 )
-SHAPES: dict[tuple[str, str], Shape] = {
+SHAPES: dict[tuple[str, str], KeyObjectRules] = {
     ("openai", "realtime"): REALTIME,
-    ("openai", "responses"): Shape({**RESPONSES.members, **_EVENT_ID}, nulls=True),
+    ("openai", "responses"): KeyObjectRules({**RESPONSES.members, **_EVENT_ID}, nulls=True),
 }
 """Ignored parts of a client's messages, by dialect and operation; for others only their JSON is normalised."""
 

@@ -22,7 +22,7 @@ from typing import Any, Self
 from llmproxy.client import proxy_process
 from llmproxy.client.control import ControlApiClient, ControlError
 from llmproxy.client.proxy_process import (
-    ProxyCommand,
+    ProxyStartCommandLine,
     StartedProxyProcess,
     begin_proxy_start,
     find_proxy_command,
@@ -43,7 +43,7 @@ class PytestProxyProcess:
         self._env, self._folder = env, folder
         self._place: socket.socket | None = None
         self._process: StartedProxyProcess | None = None
-        self._found: ProxyCommand | None = None
+        self._found: ProxyStartCommandLine | None = None
 
     @property
     def notice(self) -> str:

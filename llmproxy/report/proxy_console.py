@@ -157,9 +157,9 @@ def _format_around_duration(alike: tuple[Any, ...], colour: bool, room: int | No
     cells = {
         "time": "",
         "what": word,
-        "provider": escape(call.provider or "-"),
-        "model": escape(call.model or "-"),
-        "operation": escape(call.operation or f"{call.method} {call.target}"),
+        "provider": make_printable(call.provider or "-"),
+        "model": make_printable(call.model or "-"),
+        "operation": make_printable(call.operation or f"{call.method} {call.target}"),
         "status": str(call.status or "-"),
         "took": "",
         "tokens": format_tokens_in_out(call.input, call.output),
@@ -188,13 +188,13 @@ def _list_trailing_details(call: Call, room: int | None, *, key: bool) -> Iterat
     """Yield the details after the columns, in `room` cells; `key`: also of a miss."""
     found = f"#{call.interaction}" if call.interaction is not None else ""
     digest = call.key.partition(":")[2][:8] if call.key and key and not found else ""
-    party = f"({escape(call.party)})" if call.party != AGENT else ""
+    party = f"({make_printable(call.party)})" if call.party != AGENT else ""
     near = f"nearest #{call.nearest}" if call.nearest is not None else ""
-    session = escape(call.session) if call.session != DEFAULT_SESSION else ""
+    session = make_printable(call.session) if call.session != DEFAULT_SESSION else ""
     if session and room is not None:
         left = room - sum(count_terminal_cells(each) + 2 for each in (found or digest, party, near) if each) - 2
         session = clip_middle(session, max(min(left, _SESSION), left // 2, _FEWEST))
-    note = escape(call.note, _NOTE) if call.note else ""
+    note = make_printable(call.note, _NOTE) if call.note else ""
     yield from filter(None, (found or digest, session, party, near, note))
 
 
@@ -232,10 +232,10 @@ def describe_how_call_was_handled(call: Call) -> list[str]:
         "answer": f"{call.decision.value} {call.status or '-'}{first}, ended after "
         f"{format_milliseconds(call.ms)}{kept}",
     }
-    return [f"    {name:<7} {escape(text, _NOTE)}" for name, text in rows.items() if text]
+    return [f"    {name:<7} {make_printable(text, _NOTE)}" for name, text in rows.items() if text]
 
 
-def escape(text: str, longest: int | None = _LONGEST) -> str:
+def make_printable(text: str, longest: int | None = _LONGEST) -> str:
     shown = text
     if not text.isprintable():
         shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
@@ -314,7 +314,7 @@ class ProxyConsole:
             self._later(_TOGETHER, self.flush)
 
     def note(self, text: str) -> None:
-        self._write_lines(paint(f"llmproxy: {escape(text, None)}", "note", colour=self._colour))
+        self._write_lines(paint(f"llmproxy: {make_printable(text, None)}", "note", colour=self._colour))
 
     def on_end(self, totals: Totals, unused: int | None) -> None:
         first, *others = format_totals(totals, unused, self._store)
@@ -348,17 +348,21 @@ class ProxyConsole:
 
 
 def format_start_lines(info: ProxyStartInfo) -> list[str]:
-    what = f"llmproxy: {info.url}  mode {info.mode}  store {escape(info.store)}  cassette {escape(info.cassette)}"
-    upstreams = [f"  upstream {name} = {escape(url)} ({escape(str(source))})" for name, url, source in info.upstreams]
+    store, cassette = make_printable(info.store), make_printable(info.cassette)
+    what = f"llmproxy: {info.url}  mode {info.mode}  store {store}  cassette {cassette}"
+    upstreams = [
+        f"  upstream {name} = {make_printable(url)} ({make_printable(str(source))})"
+        for name, url, source in info.upstreams
+    ]
     from llmproxy.core.providers.provider_table import format_base_url_assignments  # late: commands only lay out text
 
     lines = [what, *upstreams, f"  export {format_base_url_assignments(info.url)}"]
     if info.ca:
-        lines.append(f"  HTTPS of LLM hosts is intercepted; clients must trust {escape(info.ca, None)}")
+        lines.append(f"  HTTPS of LLM hosts is intercepted; clients must trust {make_printable(info.ca, None)}")
         proxied = dict.fromkeys(protocol.PROXIES, info.url) | {protocol.NODE_PROXY: "1"}
         trusting = dict.fromkeys(protocol.BUNDLES, str(info.ca_bundle)) | {protocol.NODE_CA: info.ca}
         for variables in (proxied, trusting):
-            words = (f"{name}={quote(escape(value, None))}" for name, value in variables.items())
+            words = (f"{name}={quote(make_printable(value, None))}" for name, value in variables.items())
             lines.append(f"  export {' '.join(words)}")
         lines.append(f'  or all of them, Java\'s and NO_PROXY too: eval "$(llmproxy env --intercept --url {info.url})"')
     if info.live:
@@ -371,7 +375,7 @@ def format_start_lines(info: ProxyStartInfo) -> list[str]:
 
 def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE) -> list[str]:
     """Return the totals on one line, and one more for each problem; `unused`: None if unknown, `store`: for display."""
-    hits = describe_replay_hits(totals, lambda names: escape(names, None))
+    hits = describe_replay_hits(totals, lambda names: make_printable(names, None))
     counts = [hits, format_count(totals.misses, "miss", "misses"), f"{totals.recorded} recorded"]
     optional = {"passed": totals.passed, "refused": totals.refused, "unused": unused}
     counts += [f"{number} {word}" for word, number in optional.items() if number]

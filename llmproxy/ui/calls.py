@@ -24,7 +24,7 @@ from llmproxy.core.dialects.messages import (
     ToolCall,
     as_dict,
     as_str,
-    convert_entry_to_messages,
+    convert_conversation_entry,
     remove_system_reminders,
 )
 from llmproxy.core.dialects.stream_events import list_stream_events
@@ -176,7 +176,7 @@ def _group_media_by_message(tree: dict[str, Any], messages: Sequence[Message]) -
     body = as_dict(tree.get("request")) or tree
     entries: list[Any] = next((body[name] for name in _CONVERSATIONS if isinstance(body.get(name), list)), [])
     found: dict[int, list[Medium]] = {}
-    made = [sum(map(is_nonempty_message, convert_entry_to_messages(entry))) for entry in entries]
+    made = [sum(map(is_nonempty_message, convert_conversation_entry(entry))) for entry in entries]
     if (at := len(messages) - sum(made)) < 0:  # a shape whose parts cannot be told apart
         return {}
     for entry, count in zip(entries, made, strict=True):

@@ -18,8 +18,8 @@ from llmproxy.client.control import ProxyUnreachable
 from llmproxy.client.proxy_process import (
     CommandNotFound,
     LlmproxyInstallationProbe,
-    ProxyCommand,
     ProxyHandle,
+    ProxyStartCommandLine,
     begin_proxy_start,
     ensure_proxy,
     find_command_path,
@@ -114,7 +114,7 @@ def test_the_path_is_really_looked_through(tmp_path: Path) -> None:
     assert list(LlmproxyInstallationProbe().on_path(path)) == [str(tmp_path / name / "llmproxy") for name in texts]
 
 
-HERE = ProxyCommand((sys.executable, "-m", "llmproxy"), "this environment")
+HERE = ProxyStartCommandLine((sys.executable, "-m", "llmproxy"), "this environment")
 
 
 def test_it_serves_on_a_free_port_and_ends_when_asked(tmp_path: Path) -> None:
@@ -142,7 +142,10 @@ def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
 def test_one_that_never_serves_is_given_up(tmp_path: Path) -> None:
     """With how long it was waited for, and that it said nothing."""
     proxy = begin_proxy_start(
-        ProxyCommand(("sh", "-c", "exec sleep 600"), "a test", patience=0.2), [], clean_env(), log=tmp_path / "log"
+        ProxyStartCommandLine(("sh", "-c", "exec sleep 600"), "a test", patience=0.2),
+        [],
+        clean_env(),
+        log=tmp_path / "log",
     )
     with pytest.raises(
         MachineError,
@@ -154,7 +157,7 @@ def test_one_that_never_serves_is_given_up(tmp_path: Path) -> None:
 
 def test_a_command_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A stale LLMPROXY_COMMAND; what should be read first, as that something is downloaded, stands before it."""
-    missing = ProxyCommand(("/nosuch/llmproxy",), "LLMPROXY_COMMAND", notice="it downloads")
+    missing = ProxyStartCommandLine(("/nosuch/llmproxy",), "LLMPROXY_COMMAND", notice="it downloads")
     with pytest.raises(MachineError, match=r"cannot start the proxy: /nosuch/llmproxy(.|\n)*LLMPROXY_COMMAND"):
         begin_proxy_start(missing, [], clean_env(), log=tmp_path / "log")
     assert capsys.readouterr().err == "llmproxy: it downloads\n"
@@ -163,8 +166,8 @@ def test_a_command_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.Capt
 def test_it_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
     """A crashed test run leaves no proxy behind."""
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom llmproxy.client.proxy_process import ProxyCommand\nfrom llmproxy.client.proxy_process import begin_proxy_start\nimport os\n"
-        "p = begin_proxy_start(ProxyCommand((sys.executable, '-m', 'llmproxy'), ''), ['--store', sys.argv[1]], os.environ, log=Path(sys.argv[2]))\n"
+        "import sys, time\nfrom pathlib import Path\nfrom llmproxy.client.proxy_process import ProxyStartCommandLine\nfrom llmproxy.client.proxy_process import begin_proxy_start\nimport os\n"
+        "p = begin_proxy_start(ProxyStartCommandLine((sys.executable, '-m', 'llmproxy'), ''), ['--store', sys.argv[1]], os.environ, log=Path(sys.argv[2]))\n"
         "p.wait_ready()\nprint(p.popen.pid, flush=True)\ntime.sleep(60)"
     )
     words = [sys.executable, "-c", script, str(tmp_path / "x.db"), str(tmp_path / "log")]

@@ -17,7 +17,7 @@ from llmproxy.core.sessions.exchange import EngineConfig, RoutedRequestHead
 from llmproxy.core.sessions.journal import CallDecisionJournalWriter
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Headers, Key
-from llmproxy.core.traffic.response_plan import FramingTraits
+from llmproxy.core.traffic.response_plan import ClientFramingTraits
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import KEY_HEADER, PARTY_HEADER, Decision, Exhausted, Mode
 from tests.core.engine.test_engine import CHAT, answered, ask, body, engine
@@ -41,7 +41,7 @@ class Way:
         return self.seconds
 
     def ask(
-        self, name: str | None, party: str | None, credential: str | None, client: FramingTraits, text: str
+        self, name: str | None, party: str | None, credential: str | None, client: ClientFramingTraits, text: str
     ) -> object:
         """Ask as the front does; returns all that is said about it."""
         target = f"/s/{name}{CHAT}" if name else CHAT
@@ -146,7 +146,7 @@ ASK = st.tuples(
         some(None, seldom=("a", "a~1", "w")),
         some(None, seldom=("user", "agent")),
         some(None, seldom=("1", "2")),
-        some(FramingTraits(), seldom=(FramingTraits(keep_alive=False),)),
+        some(ClientFramingTraits(), seldom=(ClientFramingTraits(keep_alive=False),)),
         some("hi", "other", seldom=("never", f"a key: {SECRET.format(1)}")),
     ),
 )
@@ -171,7 +171,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
         way = Way(path, Mode.RECORD, Exhausted.LAST, short=False)
         for name, party in ((None, None), ("a", None), (None, "user")):
             for text in ("hi", "other", "hi"):
-                way.ask(name, party, None, FramingTraits(), text)
+                way.ask(name, party, None, ClientFramingTraits(), text)
         way.made.close()
         way.journal.close()
     return path
@@ -195,7 +195,7 @@ def test_the_short_way_is_taken(tape: Path) -> None:
     with both(tape, tape.with_name("taken"), Mode.REPLAY, Exhausted.LAST) as (long, short):
         for _ in range(10):
             for text in ("hi", "other"):
-                long.ask(None, None, None, FramingTraits(), text)
-                short.ask(None, None, None, FramingTraits(), text)
+                long.ask(None, None, None, ClientFramingTraits(), text)
+                short.ask(None, None, None, ClientFramingTraits(), text)
     assert (long.hits, long.asked) == (0, 20)
     assert short.hits > 10

@@ -31,7 +31,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.journal import CallDecisionJournalWriter
 from llmproxy.core.traffic.interaction import Headers, Response
-from llmproxy.core.traffic.response_plan import AnswerSendingPlan, FramingTraits
+from llmproxy.core.traffic.response_plan import AnswerSendingPlan, ClientFramingTraits
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.core.ws_replay import FrameRecorder
 from llmproxy.errors import LLMProxyError, MissError
@@ -102,7 +102,7 @@ class InProcess:
         reply: Reply = lambda _: None,
     ) -> Answer:
         self.time += STEP
-        engine, client, which = self.engine, FramingTraits("POST"), (target, headers)
+        engine, client, which = self.engine, ClientFramingTraits("POST"), (target, headers)
         place = self._places.get(which)
         if place is None or not engine.dispatcher.is_still_valid(place):
             place = self._places[which] = engine.dispatcher.place_request("POST", target, None, headers)
@@ -123,7 +123,7 @@ class InProcess:
                 return self._forward(exchange, upstream, client, label, reply)
         return self._refuse(exchange, exchange.error or LLMProxyError("refused"))
 
-    def _replay(self, exchange: Exchange, client: FramingTraits, reply: Reply) -> Answer:
+    def _replay(self, exchange: Exchange, client: ClientFramingTraits, reply: Reply) -> Answer:
         extra: Headers = ((KEY_HEADER, exchange.key or ""),)
         laid = self.engine.answering.plan_recorded(exchange, client, extra=extra)
         opened = self.engine.answering.plan_playback_head(exchange, client, extra=extra)
@@ -142,7 +142,7 @@ class InProcess:
         self.proxy.report_exchange_end(exchange, status)
         return answer
 
-    def _inject(self, exchange: Exchange, client: FramingTraits) -> Answer:
+    def _inject(self, exchange: Exchange, client: ClientFramingTraits) -> Answer:
         answer = _join(self.engine.answering.plan_made_answer(exchange, client))
         self.proxy.report_exchange_end(exchange, exchange.replayed_status or 0)
         return answer
@@ -155,7 +155,7 @@ class InProcess:
         return _read(data)
 
     def _forward(
-        self, exchange: Exchange, upstream: Upstream, client: FramingTraits, label: str, reply: Reply
+        self, exchange: Exchange, upstream: Upstream, client: ClientFramingTraits, label: str, reply: Reply
     ) -> Answer:
         withheld = exchange.answer.withheld
         sent = exchange.request.data
@@ -191,7 +191,7 @@ class InProcess:
             case Decision.REPLAY:
                 return self._replay_socket(exchange, client, raw, says)
             case Decision.FAULT:
-                return self._inject(exchange, FramingTraits("GET"))
+                return self._inject(exchange, ClientFramingTraits("GET"))
             case Decision.RECORD | Decision.PASS:
                 return self._record_socket(exchange, label, says, upstream)
         error = exchange.error or LLMProxyError("refused")

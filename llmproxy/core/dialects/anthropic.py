@@ -25,18 +25,28 @@ from llmproxy.core.dialects.dialect_table import (
     RequestBodyLayout,
     SpokenTurn,
 )
-from llmproxy.core.dialects.messages import Draft, Message, add_blocks, as_dict, as_json, as_list, as_str
+from llmproxy.core.dialects.messages import (
+    Message,
+    ModelAnswerDraft,
+    add_blocks,
+    as_dict,
+    as_list,
+    as_str,
+    dump_tool_arguments,
+)
 from llmproxy.core.traffic.interaction import Headers
 
 
-def parse_answer_or_event_into_draft(draft: Draft, value: dict[str, Any]) -> None:
+def parse_answer_or_event_into_draft(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
     kind = value.get("type")
     if kind == "content_block_start":
         block = as_dict(value.get("content_block"))
         if (call := messages.read_tool_call_block(block)) is not None:
             asks = messages.BLOCKS.get(as_str(block.get("type")))
             hosted = asks is not None and asks.hosted
-            draft.add_call(value.get("index"), call[0], call[1], as_json(call[2]) if call[2] else "", hosted=hosted)
+            draft.add_call(
+                value.get("index"), call[0], call[1], dump_tool_arguments(call[2]) if call[2] else "", hosted=hosted
+            )
         else:
             draft.add_text(block.get("text"))
         _record_result_or_unknown(draft, block)
@@ -55,7 +65,7 @@ def parse_answer_or_event_into_draft(draft: Draft, value: dict[str, Any]) -> Non
         draft.add_text(value.get("completion"))
 
 
-def _record_result_or_unknown(draft: Draft, block: dict[str, Any]) -> None:
+def _record_result_or_unknown(draft: ModelAnswerDraft, block: dict[str, Any]) -> None:
     kind = as_str(block.get("type"))
     if kind not in messages.BLOCKS:
         draft.unknown[kind or "a block without a type"] = None

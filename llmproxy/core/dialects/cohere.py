@@ -21,12 +21,19 @@ from llmproxy.core.dialects.dialect_table import (
     RequestBodyLayout,
     SpokenTurn,
 )
-from llmproxy.core.dialects.messages import Draft, add_blocks, as_dict, as_list, as_str, collect_tool_calls_into_draft
+from llmproxy.core.dialects.messages import (
+    ModelAnswerDraft,
+    add_blocks,
+    as_dict,
+    as_list,
+    as_str,
+    collect_tool_calls_into_draft,
+)
 from llmproxy.core.dialects.openai import build_openai_stream_error_event, build_openai_tool_call_json
 from llmproxy.core.traffic.interaction import Headers
 
 
-def _add_answer_or_event(draft: Draft, value: dict[str, Any]) -> None:
+def _add_answer_or_event(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
     """Add v1 and v2, whole or in events."""
     kind = value.get("type") or value.get("event_type")
     if kind is None:

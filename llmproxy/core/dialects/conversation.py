@@ -24,8 +24,8 @@ from llmproxy.core.dialects.dialect_table import (
     get_provider_dialect,
 )
 from llmproxy.core.dialects.messages import (
-    Draft,
     Message,
+    ModelAnswerDraft,
     as_dict,
     as_list,
     as_str,
@@ -60,18 +60,18 @@ def _list_conversation_parts(tree: dict[str, Any]) -> list[_Part]:
     found: list[_Part] = [(_list_system_messages, tree)]
     for name in _CONVERSATIONS:
         if isinstance(value := tree.get(name), str):
-            found.append((messages.convert_entry_to_messages, value))
+            found.append((messages.convert_conversation_entry, value))
         elif isinstance(value, dict):  # a single content; Replicate's input is an object
             prompt = messages.extract_content_text(value["prompt"]) if "prompt" in value else value
-            found += [(_list_system_messages, value), (messages.convert_entry_to_messages, prompt)]
+            found += [(_list_system_messages, value), (messages.convert_conversation_entry, prompt)]
         else:
-            found.extend((messages.convert_entry_to_messages, part) for part in as_list(value))
+            found.extend((messages.convert_conversation_entry, part) for part in as_list(value))
     for name in _PROMPTS:
         if isinstance(value := tree.get(name), (str, list)) and value:
             texts = isinstance(value, list) and all(isinstance(part, str) for part in value)
             role = messages.normalize_role(tree.get("role"), "user")
             parts = value if texts else [messages.extract_content_text(value)]
-            found.extend((partial(messages.convert_entry_to_messages, default=role), part) for part in parts if part)
+            found.extend((partial(messages.convert_conversation_entry, default=role), part) for part in parts if part)
             break
     return found
 
@@ -101,7 +101,7 @@ def read_last_user_text(body: bytes) -> str | None:
 
 def parse_answer_body_as_message(operation: str, content_type: str, body: bytes) -> Message | None:
     """Return the answer, joined if it was streamed, as far as it was received; None if there is none. Never raises."""
-    add, draft = get_dialect_codec_or_default(operation).add, Draft()
+    add, draft = get_dialect_codec_or_default(operation).add, ModelAnswerDraft()
     for value in parse_events_cached(content_type, body):
         if isinstance(value, dict):
             add(draft, value)

@@ -25,14 +25,14 @@ from llmproxy.core.dialects.dialect_table import (
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
-    Draft,
     Message,
+    ModelAnswerDraft,
     ToolCallFormat,
     add_blocks,
     as_dict,
-    as_json,
     as_list,
-    find_item_kind_by_members,
+    dump_tool_arguments,
+    find_content_block_kind,
 )
 from llmproxy.core.traffic.interaction import Headers
 
@@ -54,7 +54,7 @@ PARTS: Mapping[str, ToolCallFormat | None] = {
 }  # fmt: skip
 
 
-def _add_candidates(draft: Draft, value: dict[str, Any]) -> None:
+def _add_candidates(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
     value = as_dict(value.get("response")) or value
     draft.heard = draft.heard or "promptFeedback" in value
     for position, candidate in enumerate(map(as_dict, as_list(value.get("candidates")))):
@@ -66,15 +66,15 @@ def _add_candidates(draft: Draft, value: dict[str, Any]) -> None:
             _record_hosted_or_unknown_part(draft, as_dict(part), first=first)
 
 
-def _record_hosted_or_unknown_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
-    if (kind := find_item_kind_by_members(part, PARTS)) is None:
+def _record_hosted_or_unknown_part(draft: ModelAnswerDraft, part: dict[str, Any], *, first: bool) -> None:
+    if (kind := find_content_block_kind(part, PARTS)) is None:
         draft.unknown[next(iter(part))] = None
         return
     asks, inner = PARTS[kind], as_dict(part.get(kind))
     if asks is None or (first and not asks.hosted):
         return
     name = str(inner.get("toolType") or "").lower() or asks.read_tool_name(inner)
-    arguments = as_json(asks.read_call_arguments(inner))
+    arguments = dump_tool_arguments(asks.read_call_arguments(inner))
     draft.add_call(len(draft.beside), inner.get("id"), name, arguments, hosted=asks.hosted, beside=True)
 
 

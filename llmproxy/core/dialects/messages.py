@@ -92,7 +92,7 @@ BLOCKS: Mapping[str, ToolCallFormat | None] = {
 """Blocks of Messages, by their `type`."""
 
 
-def find_item_kind_by_members(item: Mapping[str, Any], table: Mapping[str, ToolCallFormat | None]) -> str | None:
+def find_content_block_kind(item: Mapping[str, Any], table: Mapping[str, ToolCallFormat | None]) -> str | None:
     """Return a table's name for an item that is described by its members; None if it is unknown."""
     calls = (name for name in item if table.get(name) is not None)
     return next(calls, None) or next((name for name in item if name in table), None if item else "text")
@@ -157,7 +157,7 @@ def normalize_role(value: object, default: str) -> str:
     return _ROLES.get(name, name)
 
 
-def as_json(value: object) -> str:
+def dump_tool_arguments(value: object) -> str:
     """Write arguments that are a value; a string is already the model's own text."""
     if isinstance(value, str):
         return value
@@ -184,7 +184,7 @@ class DraftToolCall:
 
 
 @dataclass(slots=True)
-class Draft:
+class ModelAnswerDraft:
     role: str = "assistant"
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -245,9 +245,13 @@ def extract_content_text(content: object, depth: int = 0) -> str:
     for name in ("text", "refusal", "content", "parts", "output", "result"):
         if name in block and block[name] is not None:
             value = block[name]
-            return extract_content_text(value, depth + 1) if isinstance(value, (str, list, dict)) else as_json(value)
+            return (
+                extract_content_text(value, depth + 1)
+                if isinstance(value, (str, list, dict))
+                else dump_tool_arguments(value)
+            )
     if "json" in block:
-        return as_json(block["json"])
+        return dump_tool_arguments(block["json"])
     kind = as_str(block.get("type")) or next(iter(block), "")
     return f"[{kind.removeprefix('input_').removesuffix('_url')}]" if kind else ""
 
@@ -303,12 +307,12 @@ def read_tool_result_block(block: dict[str, Any]) -> Message | None:
         for name in ("functionResponse", "function_response"):
             if isinstance(result := block.get(name), dict):
                 call_id = _as_id(result.get("id")) or _as_id(result.get("name"))
-                return Message("tool", as_json(result.get("response")), tool_call_id=call_id)
+                return Message("tool", dump_tool_arguments(result.get("response")), tool_call_id=call_id)
         return None
     return Message("tool", extract_content_text(content), tool_call_id=_as_id(call_id))
 
 
-def add_blocks(draft: Draft, content: object) -> list[Message]:
+def add_blocks(draft: ModelAnswerDraft, content: object) -> list[Message]:
     """Add content to a draft; return the tool results in it."""
     results: list[Message] = []
     texts: list[str] = []
@@ -319,7 +323,7 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
             asks = find_tool_call_format_by_type(block)
             by_type = as_dict(block.get("toolUse")).get("type") is not None
             hosted = by_type if asks is None else is_hosted_tool_call(block, asks)
-            draft.add_call(len(draft.calls), call[0], call[1], as_json(call[2]), hosted=hosted)
+            draft.add_call(len(draft.calls), call[0], call[1], dump_tool_arguments(call[2]), hosted=hosted)
         elif result is not None:
             results.append(result)
         elif is_thought_block(block):
@@ -331,7 +335,9 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
     return results
 
 
-def collect_tool_calls_into_draft(draft: Draft, calls: object, *, offset: bool = False, choice: object = None) -> None:
+def collect_tool_calls_into_draft(
+    draft: ModelAnswerDraft, calls: object, *, offset: bool = False, choice: object = None
+) -> None:
     """Add a `tool_calls` array, whole or in pieces; `offset`: all are new; `choice`: if it is not the first choice."""
     into = draft.calls if choice is None else draft.beside
     for position, value in enumerate(as_list(calls)):
@@ -346,7 +352,9 @@ def collect_tool_calls_into_draft(draft: Draft, calls: object, *, offset: bool =
         if not offset:
             key = _find_draft_call_key(into, key, call.get("id"), function.get("name"))
         arguments = function.get("arguments", function.get("parameters", function.get("input")))
-        draft.add_call(key, call.get("id"), function.get("name"), as_json(arguments), beside=choice is not None)
+        draft.add_call(
+            key, call.get("id"), function.get("name"), dump_tool_arguments(arguments), beside=choice is not None
+        )
 
 
 def _find_draft_call_key(calls: dict[object, DraftToolCall], key: object, call_id: object, name: object) -> object:
@@ -361,13 +369,13 @@ def _find_draft_call_key(calls: dict[object, DraftToolCall], key: object, call_i
     return key
 
 
-def convert_entry_to_messages(value: object, default: str = "user") -> list[Message]:
+def convert_conversation_entry(value: object, default: str = "user") -> list[Message]:
     """Return the messages of one entry of a conversation; a tool's results come before the words next to them."""
     if isinstance(value, str):
         return [Message(normalize_role(None, default), value)]
     entry = as_dict(value)
     alone = read_tool_call_block(entry), read_tool_result_block(entry)
-    draft = Draft(role=normalize_role(entry.get("role"), default))
+    draft = ModelAnswerDraft(role=normalize_role(entry.get("role"), default))
     if any(alone) or is_thought_block(entry):
         draft.role = "assistant"
         results = add_blocks(draft, [entry])
@@ -379,7 +387,7 @@ def convert_entry_to_messages(value: object, default: str = "user") -> list[Mess
         draft.add_reasoning(entry.get("thinking"))
     collect_tool_calls_into_draft(draft, entry.get("tool_calls"), offset=True)
     if (old := as_dict(entry.get("function_call"))) and not any(alone):
-        draft.add_call(len(draft.calls), None, old.get("name"), as_json(old.get("arguments")))
+        draft.add_call(len(draft.calls), None, old.get("name"), dump_tool_arguments(old.get("arguments")))
     message = draft.build_message()
     if draft.role == "tool" and not results:
         call_id = _as_id(entry.get("tool_call_id")) or _as_id(entry.get("tool_name")) or _as_id(entry.get("name"))

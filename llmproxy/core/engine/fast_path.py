@@ -27,7 +27,7 @@ from llmproxy.core.sessions.exchange import RoutedRequestHead
 from llmproxy.core.sessions.session import PartyKey, Session, SessionSettings
 from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.response_plan import REDIRECTS, FramingTraits
+from llmproxy.core.traffic.response_plan import REDIRECTS, ClientFramingTraits
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy, ReplayablePolicy
 
@@ -85,7 +85,7 @@ class FastPath:
         self._asked.clear()
         self._kept = 0
 
-    def find_answer(self, place: RoutedRequestHead, client: FramingTraits, body: bytes) -> FastPathHit | None:
+    def find_answer(self, place: RoutedRequestHead, client: ClientFramingTraits, body: bytes) -> FastPathHit | None:
         """Return the recorded answer, counted; None, uncounted, if it needs the full path. Raises LLMProxyError."""
         state = self._state
         store, sessions = state.stores.opened, state.sessions

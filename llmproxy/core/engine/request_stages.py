@@ -36,7 +36,7 @@ from llmproxy.core.traffic.interaction import Ending, Headers, Key, Response, he
 from llmproxy.core.traffic.response_plan import (
     REDIRECTS,
     AnswerSendingPlan,
-    FramingTraits,
+    ClientFramingTraits,
     StreamedResponseHead,
     build_stream_response_head,
     find_redirect_host_past_proxy,
@@ -383,7 +383,9 @@ class AnswerSendingPlanner:
             response = each.on_answer(exchange, response)
         return response
 
-    def plan_recorded(self, exchange: Exchange, client: FramingTraits, *, extra: Headers = ()) -> AnswerSendingPlan:
+    def plan_recorded(
+        self, exchange: Exchange, client: ClientFramingTraits, *, extra: Headers = ()
+    ) -> AnswerSendingPlan:
         extra = (*extra, *exchange.answer.told)
         slot, store = exchange.slot, self._state.stores.opened
         speed, now = exchange.session.settings.speed, self._state.now()
@@ -424,7 +426,7 @@ class AnswerSendingPlanner:
         return next((each for each in made if each is not None and each.turns is not None), None)
 
     def plan_playback_head(
-        self, exchange: Exchange, client: FramingTraits, *, extra: Headers = ()
+        self, exchange: Exchange, client: ClientFramingTraits, *, extra: Headers = ()
     ) -> tuple[ClientDrivenAnswerPlayback, StreamedResponseHead] | None:
         """Return the playback and head of an answer that waits for its client; else None. After `plan_recorded`."""
         if (playback := self.get_playback(exchange)) is None or client.method == "HEAD":
@@ -437,7 +439,9 @@ class AnswerSendingPlanner:
         """Handle that a replayed answer was sent completely; return jobs for the writer's thread."""
         return [job for each in exchange.interceptors if (job := each.on_sent(exchange)) is not None]
 
-    def plan_made_answer(self, exchange: Exchange, client: FramingTraits, *, extra: Headers = ()) -> AnswerSendingPlan:
+    def plan_made_answer(
+        self, exchange: Exchange, client: ClientFramingTraits, *, extra: Headers = ()
+    ) -> AnswerSendingPlan:
         """Return the plan, in real time, for an interceptor's own answer; an empty one if there is none."""
         laid, made = AnswerSendingPlan((), close=True), exchange.answer.made
         if made is not None:

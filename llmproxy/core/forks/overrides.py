@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, convert_entry_to_messages
+from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, convert_conversation_entry
 from llmproxy.core.traffic.canonical_json import is_equal_json, parse_json_or_none
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, RefusedError, SettingsError, remove_program_prefix
@@ -307,7 +307,7 @@ class _ResultSwapper:
         self._swap_cohere_outputs(tree)
 
     def _swap_entry_in_place(self, entry: Node) -> None:
-        for message in convert_entry_to_messages(entry):
+        for message in convert_conversation_entry(entry):
             for call in message.tool_calls:
                 self._counts[call.name] = nth = self._counts.get(call.name, 0) + 1
                 place = NthCallOfTool(call.name, nth, call.arguments)

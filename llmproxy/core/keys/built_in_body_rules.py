@@ -42,20 +42,20 @@ class MemberAction(StrEnum):
 class KeyMemberRule:
     do: MemberAction
     why: str
-    into: Shape | None = None
+    into: KeyObjectRules | None = None
     own: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class KeyObjectRules:
     members: Mapping[str, KeyMemberRule] = field(default_factory=dict)
     nulls: bool = False
     """Leave out members that are null: clients write null for "absent" here."""
-    kinds: Mapping[str, Shape] = field(default_factory=dict)
+    kinds: Mapping[str, KeyObjectRules] = field(default_factory=dict)
     """Shapes by the value of ``type``, if it decides; objects of other types have the rules above."""
 
 
-NOTHING = Shape()
+NOTHING = KeyObjectRules()
 
 
 VERSION = 3
@@ -66,7 +66,9 @@ def _rows_to_ignore_rules(*rows: tuple[str, str]) -> dict[str, KeyMemberRule]:
     return {name: KeyMemberRule(MemberAction.IGNORE, why) for name, why in rows}
 
 
-def _make_rule(into: Shape, why: str = "holds ids or markers", do: MemberAction = MemberAction.WALK) -> KeyMemberRule:
+def _make_rule(
+    into: KeyObjectRules, why: str = "holds ids or markers", do: MemberAction = MemberAction.WALK
+) -> KeyMemberRule:
     return KeyMemberRule(do, why, into)
 
 
@@ -84,7 +86,7 @@ REFER = KeyMemberRule(MemberAction.REFER, "a random id of a call, or of an objec
 EMPTY = KeyMemberRule(MemberAction.SPARE, "libraries send an empty value instead of none")
 ARGUMENTS = KeyMemberRule(MemberAction.JSON, "frameworks re-serialise this JSON (LangChain adds spaces)")
 
-TOOL = Shape(CACHE_MARKS)
+TOOL = KeyObjectRules(CACHE_MARKS)
 TOOLS = _make_rule(TOOL, EMPTY.why, MemberAction.SPARE)
 
 # -- OpenAI: chat completions, and compatible providers ----------------------------------------------------------------
@@ -97,42 +99,42 @@ OPENAI_ACCOUNTING = _rows_to_ignore_rules(
     ("service_tier", "price, speed or region"),
     ("store", "whether the provider stores a copy; later GETs have recordings of their own"),
 )  # fmt: skip
-FILE = Shape({"file_id": REFER})
-CHAT_PART = Shape({**CACHE_MARKS, "file": _make_rule(FILE)}, nulls=True)
-CHAT_CALL = Shape({"id": DECLARE, "function": _make_rule(Shape({"arguments": ARGUMENTS}))})
-CHAT_MESSAGE = Shape(
+FILE = KeyObjectRules({"file_id": REFER})
+CHAT_PART = KeyObjectRules({**CACHE_MARKS, "file": _make_rule(FILE)}, nulls=True)
+CHAT_CALL = KeyObjectRules({"id": DECLARE, "function": _make_rule(KeyObjectRules({"arguments": ARGUMENTS}))})
+CHAT_MESSAGE = KeyObjectRules(
     {
         **CACHE_MARKS, "content": _make_rule(CHAT_PART),
         "tool_calls": _make_rule(CHAT_CALL, EMPTY.why, MemberAction.SPARE), "tool_call_id": REFER,
-        "function_call": _make_rule(Shape({"arguments": ARGUMENTS})),
-        "audio": _make_rule(Shape({"id": REFER}), "audio of an earlier answer"), "images": EMPTY,
+        "function_call": _make_rule(KeyObjectRules({"arguments": ARGUMENTS})),
+        "audio": _make_rule(KeyObjectRules({"id": REFER}), "audio of an earlier answer"), "images": EMPTY,
     },
     nulls=True,
 )  # fmt: skip
 OPENAI_TOP = {**STREAM, **OPENAI_ACCOUNTING}
-OPENAI_PLAIN = Shape(OPENAI_TOP, nulls=True)
-CHAT = Shape(
+OPENAI_PLAIN = KeyObjectRules(OPENAI_TOP, nulls=True)
+CHAT = KeyObjectRules(
     {**OPENAI_TOP, **CACHE_MARKS, "messages": _make_rule(CHAT_MESSAGE), "tools": TOOLS, "include": EMPTY}, nulls=True
 )
 
 # -- OpenAI: responses -------------------------------------------------------------------------------------------------
 
-ANNOTATION = Shape({"file_id": REFER, "container_id": REFER})
-RESPONSES_PART = Shape({**CACHE_MARKS, "file_id": REFER, "annotations": _make_rule(ANNOTATION)}, nulls=True)
+ANNOTATION = KeyObjectRules({"file_id": REFER, "container_id": REFER})
+RESPONSES_PART = KeyObjectRules({**CACHE_MARKS, "file_id": REFER, "annotations": _make_rule(ANNOTATION)}, nulls=True)
 PARTS = _make_rule(RESPONSES_PART)
-ITEM = Shape({"id": DECLARE, "call_id": REFER, "content": PARTS, "output": PARTS, **CACHE_MARKS}, nulls=True)
+ITEM = KeyObjectRules({"id": DECLARE, "call_id": REFER, "content": PARTS, "output": PARTS, **CACHE_MARKS}, nulls=True)
 
 
-def _build_item_shape(extra: Mapping[str, KeyMemberRule]) -> Shape:
-    return Shape({**ITEM.members, **extra}, nulls=True)
+def _build_item_shape(extra: Mapping[str, KeyMemberRule]) -> KeyObjectRules:
+    return KeyObjectRules({**ITEM.members, **extra}, nulls=True)
 
 
-def _build_call_item_rules(**extra: KeyMemberRule) -> Shape:
+def _build_call_item_rules(**extra: KeyMemberRule) -> KeyObjectRules:
     return _build_item_shape({"call_id": DECLARE, **extra})
 
 
 _WITHOUT = "an item without content only refers to the server's copy"
-INPUT_ITEM = Shape(
+INPUT_ITEM = KeyObjectRules(
     ITEM.members,
     nulls=True,
     kinds={
@@ -155,28 +157,30 @@ INPUT_ITEM = Shape(
         "item_reference": _build_item_shape({"id": REFER}),
     },
 )  # fmt: skip
-CONTAINER = Shape({"id": REFER, "file_ids": REFER})
+CONTAINER = KeyObjectRules({"id": REFER, "file_ids": REFER})
 _TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": KeyMemberRule(MemberAction.REFER, REFER.why, CONTAINER)}
 _CREDENTIAL = "a credential: replay works with any"
-RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_rows_to_ignore_rules(("authorization", _CREDENTIAL))})})
-RESPONSES = Shape(
+RESPONSES_TOOL = KeyObjectRules(
+    _TOOL, kinds={"mcp": KeyObjectRules({**_TOOL, **_rows_to_ignore_rules(("authorization", _CREDENTIAL))})}
+)
+RESPONSES = KeyObjectRules(
     {
         **OPENAI_TOP, "input": _make_rule(INPUT_ITEM),
         "tools": _make_rule(RESPONSES_TOOL, EMPTY.why, MemberAction.SPARE), "include": EMPTY,
         "previous_response_id": REFER,
-        "conversation": KeyMemberRule(MemberAction.REFER, REFER.why, Shape({"id": REFER})),
+        "conversation": KeyMemberRule(MemberAction.REFER, REFER.why, KeyObjectRules({"id": REFER})),
     },
     nulls=True,
 )  # fmt: skip
-STATEFUL = Shape(
+STATEFUL = KeyObjectRules(
     {
         "assistant_id": REFER, "thread_id": REFER, "file_id": REFER, "file_ids": REFER, "input_file_id": REFER,
         "vector_store_id": REFER, "part_ids": REFER, "items": _make_rule(INPUT_ITEM),
-        "tool_outputs": _make_rule(Shape({"tool_call_id": REFER})),
-        "content": _make_rule(Shape({"image_file": _make_rule(FILE)})), "attachments": _make_rule(FILE),
-        "tool_resources": _make_rule(Shape({
-            "file_search": _make_rule(Shape({"vector_store_ids": REFER})),
-            "code_interpreter": _make_rule(Shape({"file_ids": REFER})),
+        "tool_outputs": _make_rule(KeyObjectRules({"tool_call_id": REFER})),
+        "content": _make_rule(KeyObjectRules({"image_file": _make_rule(FILE)})), "attachments": _make_rule(FILE),
+        "tool_resources": _make_rule(KeyObjectRules({
+            "file_search": _make_rule(KeyObjectRules({"vector_store_ids": REFER})),
+            "code_interpreter": _make_rule(KeyObjectRules({"file_ids": REFER})),
         })),
     }
 )  # fmt: skip
@@ -184,12 +188,12 @@ STATEFUL = Shape(
 
 # -- Anthropic ---------------------------------------------------------------------------------------------------------
 
-_SOURCE = Shape({"file_id": REFER})
-_INNER_BLOCK = Shape(
+_SOURCE = KeyObjectRules({"file_id": REFER})
+_INNER_BLOCK = KeyObjectRules(
     {**CACHE_MARKS, "file_id": REFER, "source": _make_rule(_SOURCE), "content": _make_rule(FILE)}, nulls=True
 )
-_CALLER = Shape({"tool_id": REFER})
-BLOCK = Shape(
+_CALLER = KeyObjectRules({"tool_id": REFER})
+BLOCK = KeyObjectRules(
     {
         **CACHE_MARKS, "tool_use_id": REFER, "file_id": REFER, "source": _make_rule(_SOURCE),
         "caller": _make_rule(_CALLER), "content": _make_rule(_INNER_BLOCK),
@@ -197,10 +201,10 @@ BLOCK = Shape(
     nulls=True,
     kinds={
         **{
-            kind: Shape({**CACHE_MARKS, "id": DECLARE, "caller": _make_rule(_CALLER)}, nulls=True)
+            kind: KeyObjectRules({**CACHE_MARKS, "id": DECLARE, "caller": _make_rule(_CALLER)}, nulls=True)
             for kind in ("tool_use", "server_tool_use", "mcp_tool_use")
         },
-        "thinking": Shape(
+        "thinking": KeyObjectRules(
             {
                 **CACHE_MARKS,
                 "signature": KeyMemberRule(MemberAction.SIGNATURE, "belongs to thinking text, which counts"),
@@ -212,7 +216,7 @@ BLOCK = Shape(
 SYSTEM_BLOCKS = KeyMemberRule(
     MemberAction.SYSTEM, "in this line, Claude Code puts a checksum that differs in every request", BLOCK
 )
-MESSAGES = Shape(
+MESSAGES = KeyObjectRules(
     {
         **STREAM,
         **CACHE_MARKS,
@@ -224,10 +228,10 @@ MESSAGES = Shape(
             ("inference_geo", "price, speed or region"),
         ),
         "system": SYSTEM_BLOCKS,
-        "messages": _make_rule(Shape({**CACHE_MARKS, "content": _make_rule(BLOCK)}, nulls=True)),
+        "messages": _make_rule(KeyObjectRules({**CACHE_MARKS, "content": _make_rule(BLOCK)}, nulls=True)),
         "tools": TOOLS,
-        "mcp_servers": _make_rule(Shape(_rows_to_ignore_rules(("authorization_token", _CREDENTIAL)))),
-        "container": KeyMemberRule(MemberAction.REFER, REFER.why, Shape({"id": REFER})),
+        "mcp_servers": _make_rule(KeyObjectRules(_rows_to_ignore_rules(("authorization_token", _CREDENTIAL)))),
+        "container": KeyMemberRule(MemberAction.REFER, REFER.why, KeyObjectRules({"id": REFER})),
     },
     nulls=True,
 )
@@ -235,22 +239,22 @@ MESSAGES = Shape(
 # -- Gemini and Vertex -------------------------------------------------------------------------------------------------
 
 _FILE_DATA = _make_rule(
-    Shape(
+    KeyObjectRules(
         dict.fromkeys(
             ("fileUri", "file_uri"), KeyMemberRule(MemberAction.FILE_URI, "names an uploaded file by a random id")
         )
     )
 )
-GEMINI_PART = Shape(
+GEMINI_PART = KeyObjectRules(
     {
-        **dict.fromkeys(("functionCall", "function_call"), _make_rule(Shape({"id": DECLARE}))),
-        **dict.fromkeys(("functionResponse", "function_response"), _make_rule(Shape({"id": REFER}))),
+        **dict.fromkeys(("functionCall", "function_call"), _make_rule(KeyObjectRules({"id": DECLARE}))),
+        **dict.fromkeys(("functionResponse", "function_response"), _make_rule(KeyObjectRules({"id": REFER}))),
         "fileData": _FILE_DATA, "file_data": _FILE_DATA,
     },
     nulls=True,
 )  # fmt: skip
-CONTENT = _make_rule(Shape({"parts": _make_rule(GEMINI_PART)}, nulls=True))
-GENERATE = Shape(
+CONTENT = _make_rule(KeyObjectRules({"parts": _make_rule(GEMINI_PART)}, nulls=True))
+GENERATE = KeyObjectRules(
     {
         **_rows_to_ignore_rules(("labels", "labels for the provider's dashboard")),
         **dict.fromkeys(("contents", "content", "systemInstruction", "system_instruction"), CONTENT),
@@ -259,26 +263,31 @@ GENERATE = Shape(
     },
     nulls=True,
 )  # fmt: skip
-INTERACTIONS = Shape({**STREAM, "previous_interaction_id": REFER}, nulls=True)
+INTERACTIONS = KeyObjectRules({**STREAM, "previous_interaction_id": REFER}, nulls=True)
 
 # -- Bedrock, Ollama, Cohere -------------------------------------------------------------------------------------------
 
-_RECORD = Shape(
-    {"toolUse": _make_rule(Shape({"toolUseId": DECLARE})), "toolResult": _make_rule(Shape({"toolUseId": REFER}))},
+_RECORD = KeyObjectRules(
+    {
+        "toolUse": _make_rule(KeyObjectRules({"toolUseId": DECLARE})),
+        "toolResult": _make_rule(KeyObjectRules({"toolUseId": REFER})),
+    },
     nulls=True,
 )
-CONVERSE = Shape(
+CONVERSE = KeyObjectRules(
     {
         **_rows_to_ignore_rules(("requestMetadata", "labels for the provider's dashboard")), "inferenceConfig": EMPTY,
-        "messages": _make_rule(Shape({"content": _make_rule(_RECORD)}, nulls=True)),
+        "messages": _make_rule(KeyObjectRules({"content": _make_rule(_RECORD)}, nulls=True)),
     },
     nulls=True,
 )  # fmt: skip
-OLLAMA_CHAT = Shape({**STREAM, "messages": _make_rule(CHAT_MESSAGE), "tools": TOOLS, "options": EMPTY}, nulls=True)
-OLLAMA_GENERATE = Shape({**STREAM, "options": EMPTY, "images": EMPTY}, nulls=True)
-COHERE_CHAT = Shape({**STREAM, "messages": _make_rule(CHAT_MESSAGE), "tools": EMPTY}, nulls=True)
+OLLAMA_CHAT = KeyObjectRules(
+    {**STREAM, "messages": _make_rule(CHAT_MESSAGE), "tools": TOOLS, "options": EMPTY}, nulls=True
+)
+OLLAMA_GENERATE = KeyObjectRules({**STREAM, "options": EMPTY, "images": EMPTY}, nulls=True)
+COHERE_CHAT = KeyObjectRules({**STREAM, "messages": _make_rule(CHAT_MESSAGE), "tools": EMPTY}, nulls=True)
 
-SHAPES: dict[tuple[str, str], Shape] = {
+SHAPES: dict[tuple[str, str], KeyObjectRules] = {
     ("openai", "chat.completions"): CHAT,
     **{
         ("openai", name): OPENAI_PLAIN
@@ -292,14 +301,14 @@ SHAPES: dict[tuple[str, str], Shape] = {
     },
     **{("anthropic", name): MESSAGES for name in ("messages", "count_tokens")},
     **{("gemini", name): GENERATE for name in ("generateContent", "countTokens", "embedContent")},
-    ("gemini", "cachedContents"): Shape({"contents": CONTENT, "systemInstruction": CONTENT}, nulls=True),
+    ("gemini", "cachedContents"): KeyObjectRules({"contents": CONTENT, "systemInstruction": CONTENT}, nulls=True),
     ("gemini", "interactions"): INTERACTIONS,
     ("bedrock", "converse"): CONVERSE,
     ("ollama", "api.chat"): OLLAMA_CHAT,
     ("ollama", "api.generate"): OLLAMA_GENERATE,
-    **{("ollama", name): Shape({"options": EMPTY}, nulls=True) for name in ("api.embed", "api.embeddings")},
+    **{("ollama", name): KeyObjectRules({"options": EMPTY}, nulls=True) for name in ("api.embed", "api.embeddings")},
     ("cohere", "v2.chat"): COHERE_CHAT,
-    **{("cohere", name): Shape(STREAM, nulls=True) for name in ("v1.chat", "v1.generate")},
+    **{("cohere", name): KeyObjectRules(STREAM, nulls=True) for name in ("v1.chat", "v1.generate")},
 }  # fmt: skip
 """Shapes by dialect and operation (its first segment). In operations without a shape everything counts."""
 

@@ -12,7 +12,7 @@ from copy import deepcopy
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 
-from llmproxy.core.keys.built_in_body_rules import SYSTEM_BLOCKS, KeyMemberRule, MemberAction, Shape
+from llmproxy.core.keys.built_in_body_rules import SYSTEM_BLOCKS, KeyMemberRule, KeyObjectRules, MemberAction
 from llmproxy.core.keys.head_rules import (
     ID_QUERY,
     decide_if_header_affects_key,
@@ -146,7 +146,7 @@ class _RuleTracer(BodyMemberRuleApplier):
         self.touched: dict[Path, str] = {}
         self.places: dict[int, Path] = {}
 
-    def apply_shape(self, tree: dict[str, object], shape: Shape) -> None:
+    def apply_shape(self, tree: dict[str, object], shape: KeyObjectRules) -> None:
         self._index_node_paths(tree, ())
         super().apply_shape(tree, shape)
 
@@ -157,7 +157,7 @@ class _RuleTracer(BodyMemberRuleApplier):
         for name, child in children:
             self._index_node_paths(child, (*path, name))
 
-    def _walk_object(self, node: dict[str, object], shape: Shape) -> None:
+    def _walk_object(self, node: dict[str, object], shape: KeyObjectRules) -> None:
         path = self.places.get(id(node), ())
         empty = [name for name, value in node.items() if value is None]
         super()._walk_object(node, shape)

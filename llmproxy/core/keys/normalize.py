@@ -30,8 +30,8 @@ from llmproxy.core.keys.built_in_body_rules import (
     NOTHING,
     SHAPES,
     KeyMemberRule,
+    KeyObjectRules,
     MemberAction,
-    Shape,
 )
 from llmproxy.core.keys.head_rules import (
     is_header_in_request_key,
@@ -244,7 +244,7 @@ def apply_normalize_rules_to_form(fields: object, rules: CompiledNormalizeRules)
     ]
 
 
-def find_operation_body_rules(route: RoutedRequest, tree: dict[str, object]) -> Shape:
+def find_operation_body_rules(route: RoutedRequest, tree: dict[str, object]) -> KeyObjectRules:
     operation = route.operation.partition("/")[0]
     if (route.family, operation) == built_in_body_rules.NATIVE:
         version = tree.get(built_in_body_rules.VERSION_MEMBER)
@@ -370,7 +370,7 @@ class BodyMemberRuleApplier:
         self._aliases: dict[str, str] = {}
         self._later: list[tuple[dict[str, object], str]] = []
 
-    def apply_shape(self, tree: dict[str, object], shape: Shape) -> None:
+    def apply_shape(self, tree: dict[str, object], shape: KeyObjectRules) -> None:
         self._walk_object(tree, shape)
         for node, name in self._later:  # only now are all declarations of the request known
             node[name] = self._replace_server_state_id(node[name])
@@ -385,7 +385,7 @@ class BodyMemberRuleApplier:
         """Return an unknown id, escaped if it looks like a name that this class assigns."""
         return f"={name}" if _OURS.match(name) else name
 
-    def _walk_object(self, node: dict[str, object], shape: Shape) -> None:
+    def _walk_object(self, node: dict[str, object], shape: KeyObjectRules) -> None:
         if shape.kinds:
             kind = node.get("type")
             shape = shape.kinds.get(kind, shape) if isinstance(kind, str) else shape
@@ -439,7 +439,7 @@ class BodyMemberRuleApplier:
                 self._walk_elements_in_place(value, rule.into)
                 node[name] = self.escape_non_text_id(value)
 
-    def _walk_elements_in_place(self, value: object, shape: Shape | None) -> None:
+    def _walk_elements_in_place(self, value: object, shape: KeyObjectRules | None) -> None:
         if shape is None:
             return
         if isinstance(value, dict):

@@ -43,7 +43,7 @@ def _format_http_date(second: int) -> str:
     return formatdate(second, usegmt=True)
 
 
-class FramingTraits(NamedTuple):
+class ClientFramingTraits(NamedTuple):
     method: str = "POST"
     http10: bool = False
     keep_alive: bool = True
@@ -61,7 +61,7 @@ class AnswerSendingPlan(NamedTuple):
 
 
 def plan_response_sending(
-    response: Response, client: FramingTraits, *, speed: float, now: float, extra: Headers = (), prefix: str = "",
+    response: Response, client: ClientFramingTraits, *, speed: float, now: float, extra: Headers = (), prefix: str = "",
     said: str = "hit", timed: bool = False,
 ) -> AnswerSendingPlan:  # fmt: skip
     """Plan a recorded response for `client`.
@@ -107,7 +107,7 @@ class StreamedResponseHead(NamedTuple):
 
 
 def build_stream_response_head(
-    response: Response, client: FramingTraits, *, now: float, extra: Headers
+    response: Response, client: ClientFramingTraits, *, now: float, extra: Headers
 ) -> StreamedResponseHead:
     chunked = not client.http10
     close = client.http10 or not client.keep_alive
@@ -140,7 +140,7 @@ class SerializedAnswerCache:
     """Latest answers planned at full speed, by kind of client; their date is renewed each second."""
 
     def __init__(self) -> None:
-        self._laid: dict[tuple[int, FramingTraits, Headers], AnswerBytesWithRenewableDate] = {}
+        self._laid: dict[tuple[int, ClientFramingTraits, Headers], AnswerBytesWithRenewableDate] = {}
         self._bytes = 0
 
     def clear(self) -> None:
@@ -149,7 +149,13 @@ class SerializedAnswerCache:
         self._bytes = 0
 
     def get(
-        self, interaction: int, client: FramingTraits, *, now: float, extra: Headers, read: Callable[[int], Response]
+        self,
+        interaction: int,
+        client: ClientFramingTraits,
+        *,
+        now: float,
+        extra: Headers,
+        read: Callable[[int], Response],
     ) -> AnswerBytesWithRenewableDate:
         which, second = (interaction, client, extra), int(now)
         if (laid := self._laid.get(which)) is None:
@@ -201,8 +207,8 @@ def _merge_frames(due: int, head: bytes, frames: Iterable[tuple[int, Frame]], sp
 
 
 def _build_head(
-    response: Response, client: FramingTraits, *, speed: float, now: float, said: str, extra: Headers, chunked: bool,
-    length: int | None, close: bool,
+    response: Response, client: ClientFramingTraits, *, speed: float, now: float, said: str, extra: Headers,
+    chunked: bool, length: int | None, close: bool,
 ) -> bytes:  # fmt: skip
     gone = NOT_REPLAYED.union(name for name, _ in extra)  # these replace recorded fields of the same name
     fields = [

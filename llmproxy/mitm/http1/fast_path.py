@@ -28,7 +28,7 @@ from llmproxy.core.engine.request_identification import WORTH_A_THREAD
 from llmproxy.core.sessions.exchange import RoutedRequestHead
 from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.origin_guard import HeadForOriginCheck, OriginGuard
-from llmproxy.core.traffic.response_plan import REDIRECTS, FramingTraits
+from llmproxy.core.traffic.response_plan import REDIRECTS, ClientFramingTraits
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.http1.request_handling import IncomingRequest, get_planned_answer_if_undelayed
@@ -267,7 +267,7 @@ class FastPathAsyncioProtocol(asyncio.StreamReaderProtocol):
 @dataclass(slots=True)
 class FastPathRequestHead:
     head: Head
-    client: FramingTraits
+    client: ClientFramingTraits
     credential: bytes = b""
     """Credential of its first request; hits with other credentials may be served as well."""
     place: RoutedRequestHead | None = None
@@ -323,7 +323,7 @@ class HeadCache:
             return None
         if len(self._known) >= REMEMBERED_HEADS:
             self._known.clear()
-        client = FramingTraits(head.method, keep_alive=head.keep_alive)
+        client = ClientFramingTraits(head.method, keep_alive=head.keep_alive)
         plain = self._known[which] = FastPathRequestHead(head, client, credential)
         return plain
 

@@ -29,7 +29,7 @@ from llmproxy.core.sessions.call_interceptor import ClientDrivenAnswerPlayback
 from llmproxy.core.sessions.exchange import Exchange, RoutedRequestHead
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.origin_guard import SANDBOX, HeadForOriginCheck, is_browser_document_request
-from llmproxy.core.traffic.response_plan import AnswerSendingPlan, FramingTraits, StreamedResponseHead
+from llmproxy.core.traffic.response_plan import AnswerSendingPlan, ClientFramingTraits, StreamedResponseHead
 from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedError
 from llmproxy.mitm.http1_parser import BadHttp1Request, Head, Http1RequestParser
 from llmproxy.mitm.idle_connections_and_resets import is_client_process_idle
@@ -46,7 +46,7 @@ _PORT = re.compile(r":[^:\]]*$")
 class IncomingRequest:
     proxy: ProxyContext
     head: Head | None = None
-    client: FramingTraits = field(default_factory=FramingTraits)
+    client: ClientFramingTraits = field(default_factory=ClientFramingTraits)
     exchange: Exchange | None = None
     raw: bytearray = field(default_factory=bytearray)
     """Received bytes of its body if it is chunked, else empty."""
@@ -64,7 +64,7 @@ class IncomingRequest:
     def set_exchange_or_refusal(self, head: Head, client: Client, origin: Origin | None) -> None:
         """Find a request's place or `refusal`; `origin`: an intercepted client's server. May be called again."""
         self.head = head
-        self.client = FramingTraits(head.method, http10=head.http10, keep_alive=head.keep_alive)
+        self.client = ClientFramingTraits(head.method, http10=head.http10, keep_alive=head.keep_alive)
         proxy = self.proxy
         try:
             target, named = split_absolute_target(head)

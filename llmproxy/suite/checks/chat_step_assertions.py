@@ -49,7 +49,7 @@ from llmproxy.suite.matchers.registry import (
 from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.assertions import HistoryEditAssertions, MessageProcessing, Response, Usage
-from llmproxy.suite.schema.suite import StepBase, Talk
+from llmproxy.suite.schema.suite import ChatOrSimulateStep, StepBase
 from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver, estimate_tokens_used_by_step
 from llmproxy.trace.observing.history_edits import EVIDENCE, HistoryEditFindings, HistoryProcessing, find_history_cuts
 from llmproxy.trace.observing.tool_calls import InteractionIdsLabel, PossiblyIncompleteSum, SeenModelCall
@@ -151,7 +151,9 @@ class StepCheckContext(Protocol):
         """Observed traffic of the agent with models and servers."""
 
 
-def check_tool_calls_snapshot(context: StepCheckContext, step: Talk, measured: AgentActivity, index: int) -> Assertion:
+def check_tool_calls_snapshot(
+    context: StepCheckContext, step: ChatOrSimulateStep, measured: AgentActivity, index: int
+) -> Assertion:
     uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
     names_only = step.tools_snapshot == "names"
     seen: list[Any] = [use.name if names_only else {"name": use.name, "arguments": use.arguments} for use in uses]
@@ -180,7 +182,9 @@ def _compare_with_snapshot(
     return made if are_json_equal(known, seen) else replace(made, status=Status.FAILED, message=message)
 
 
-def check_answer_assertions(context: StepCheckContext, step: Talk, wanted: Response, answer: str) -> list[Assertion]:
+def check_answer_assertions(
+    context: StepCheckContext, step: ChatOrSimulateStep, wanted: Response, answer: str
+) -> list[Assertion]:
     made = check_text(wanted, answer, context.scope)
     if wanted.snapshot:
         seen = "\n".join(line.rstrip() for line in answer.strip().splitlines())
@@ -420,7 +424,7 @@ class TrafficWindowStart:
 
 
 def evaluate_step_traffic_assertions(
-    context: StepCheckContext, step: Talk, window: TrafficWindowStart, strays: int = 0
+    context: StepCheckContext, step: ChatOrSimulateStep, window: TrafficWindowStart, strays: int = 0
 ) -> tuple[list[Assertion], AgentActivity]:
     """Evaluate a step's assertions about traffic; `strays` are this process's calls outside any turn."""
     measured = context.wire.build_step(window.after)
@@ -465,7 +469,7 @@ def evaluate_step_traffic_assertions(
     return made, measured
 
 
-def find_undecidable_tool_checks(step: Talk, measured: AgentActivity) -> list[Assertion]:
+def find_undecidable_tool_checks(step: ChatOrSimulateStep, measured: AgentActivity) -> list[Assertion]:
     about_all = [  # a flag may be off
         ("onlyTools", bool(step.only_tools)), ("toolOrder", step.tool_order is not None),
         ("totalToolCalls", step.total_tool_calls is not None), ("toolsSnapshot", bool(step.tools_snapshot)),
@@ -477,7 +481,7 @@ def find_undecidable_tool_checks(step: Talk, measured: AgentActivity) -> list[As
     return [make_error_assertion(name, reason, where=where) for name in names] if reason else []
 
 
-def list_hosted_tools_not_checked(step: Talk, measured: AgentActivity) -> list[str]:
+def list_hosted_tools_not_checked(step: ChatOrSimulateStep, measured: AgentActivity) -> list[str]:
     about_all = step.total_tool_calls is not None or step.only_tools or "*" in (step.tools or {})
     if not about_all or step.include_hosted:
         return []

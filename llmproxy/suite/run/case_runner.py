@@ -56,13 +56,13 @@ from llmproxy.suite.run.step_context import (
 )
 from llmproxy.suite.schema.assertions import PauseFor, SetupItem, WaitFor
 from llmproxy.suite.schema.suite import (
+    ChatOrSimulateStep,
     ChatStep,
     JudgeStep,
     Scenario,
     SetupStep,
     SimulateStep,
     StepBase,
-    Talk,
     VerifyStep,
     WaitStep,
 )
@@ -94,7 +94,7 @@ _TOLD = 3  # differences in a label
 
 def hash_step_inputs_affecting_answer(scenario: Scenario, step: StepBase) -> str:
     """Return a digest of what a step's answers depend on besides the texts in a report; empty if it is no talk."""
-    if not isinstance(step, Talk):
+    if not isinstance(step, ChatOrSimulateStep):
         return ""
     said = step.simulate.model_dump(exclude={"model", "criteria"}) if isinstance(step, SimulateStep) else None
     told = [said, scenario.mock, scenario.faults, step.faults]
@@ -137,7 +137,9 @@ async def _execute_step(context: StepContext, step: StepBase) -> StepResult:
 
 
 async def _run_talk_step(
-    context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[tuple[str, list[Assertion]]]]
+    context: StepContext,
+    step: ChatOrSimulateStep,
+    send: Callable[[SuiteConversation], Awaitable[tuple[str, list[Assertion]]]],
 ) -> StepResult:
     if context.recorded is not None:
         given = hash_step_inputs_affecting_answer(context.case.scenario, step)
@@ -180,7 +182,7 @@ async def _run_talk_step(
 
 
 def _list_traffic_remarks(
-    context: StepContext, step: Talk, window: TrafficWindowStart, measured: AgentActivity
+    context: StepContext, step: ChatOrSimulateStep, window: TrafficWindowStart, measured: AgentActivity
 ) -> list[str]:
     unoffered = find_expected_tools_never_offered(step.tools, measured, context.wire.calls) if step.tools else []
     made = [f"no model is offered {name}, so that it was not called proves little" for name in unoffered]
@@ -296,7 +298,10 @@ class _CaseRun:
         return self.case.scenario.usage is not None or any(
             isinstance(step, JudgeStep)
             or (isinstance(step, SimulateStep) and bool(step.simulate.criteria))
-            or (isinstance(step, Talk) and bool(step.traffic_assertion_keys or (step.response and step.response.judge)))
+            or (
+                isinstance(step, ChatOrSimulateStep)
+                and bool(step.traffic_assertion_keys or (step.response and step.response.judge))
+            )
             for step in self.case.scenario.steps
         )
 
@@ -322,7 +327,7 @@ class _CaseRun:
     async def take_step(self, number: int, step: StepBase) -> CaseResult | None:
         context = self.opening.require_context()
         context.index = self._next = number
-        if isinstance(step, Talk):
+        if isinstance(step, ChatOrSimulateStep):
             await self._recheck_late_calls(context)
         await context.declare_new_ids_to_proxy()
         went = await self._try_step(context, number, step)

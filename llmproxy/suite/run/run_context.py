@@ -32,7 +32,7 @@ from llmproxy.suite.matchers.apply import make_error_assertion
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.schema.assertions import WaitFor
-from llmproxy.suite.schema.suite import Scenario, SetupStep, Talk, VerifyStep, WaitStep
+from llmproxy.suite.schema.suite import ChatOrSimulateStep, Scenario, SetupStep, VerifyStep, WaitStep
 from llmproxy.suite.stores import StoreAdapter, StoreResetSettings, build_suite_store, parse_store_reset_method
 from llmproxy.trace.observing.agent_activity import build_store_independent_id
 from llmproxy.trace.reading.recording_spans import read_interactions_as_json
@@ -288,7 +288,7 @@ def list_store_entities_of_scenario(scenario: Scenario) -> list[str]:
 def list_checked_entities(scenario: Scenario) -> Iterator[tuple[str, Mapping[str, object]]]:
     for step in scenario.steps:
         match step:
-            case Talk():
+            case ChatOrSimulateStep():
                 yield from ((item.entity, item.fields) for item in step.created or ())
             case VerifyStep(verify=look) | WaitStep(wait=WaitFor() as look):
                 yield look.entity, look.filters

@@ -53,7 +53,7 @@ from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.run_context import ReplayingAgentAdapter, SuiteRunContext, build_not_rejudgeable_assertion
 from llmproxy.suite.schema.assertions import Judging
-from llmproxy.suite.schema.suite import JudgeStep, SimulateStep, Simulation, Talk
+from llmproxy.suite.schema.suite import ChatOrSimulateStep, JudgeStep, SimulateStep, Simulation
 from llmproxy.suite.selection import add_record_command_to_miss
 from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver
 
@@ -406,7 +406,7 @@ def find_judge_and_user_upstreams(case: SuiteCase) -> dict[str, str]:
         elif isinstance(step, SimulateStep):
             asked.append(("UserSimulatorAgent", step.simulate.model))
             asked += [("JudgeAgent", judge_model)] if step.simulate.criteria else []
-        if isinstance(step, Talk) and step.response is not None and step.response.judge is not None:
+        if isinstance(step, ChatOrSimulateStep) and step.response is not None and step.response.judge is not None:
             asked.append(("JudgeAgent", step.response.judge.model))
     if not asked:
         return {}

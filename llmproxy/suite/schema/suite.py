@@ -74,7 +74,7 @@ class StepBase(SuiteModelBase):
     """Name of the step in reports and for `--step`; unique in a scenario."""
 
 
-class Talk(StepBase):
+class ChatOrSimulateStep(StepBase):
     """A step with an answer of the agent."""
 
     tools: Annotated[dict[str, ToolExpect], Field(min_length=1)] | None = None
@@ -116,7 +116,7 @@ class Talk(StepBase):
     """Injected faults for the agent's calls in this step, in place of the scenario's."""
 
     @model_validator(mode="after")
-    def _check_tool_rules(self, info: ValidationInfo) -> Talk:
+    def _check_tool_rules(self, info: ValidationInfo) -> ChatOrSimulateStep:
         if self.only_tools and not self.tools:
             add_problem(info, self.at("onlyTools"), "`onlyTools` needs `tools`", "no tool at all: `totalToolCalls: 0`")
         if circle := _find_tool_order_cycle(self.tools or {}):
@@ -147,7 +147,7 @@ def _find_tool_order_cycle(tools: Mapping[str, ToolExpect]) -> list[str]:
     return []
 
 
-class ChatStep(Talk):
+class ChatStep(ChatOrSimulateStep):
     """A message to the agent, and assertions about the results."""
 
     kind = "chat"
@@ -181,7 +181,7 @@ class Simulation(SuiteModelBase):
     """Criteria that a judge must find true at the end."""
 
 
-class SimulateStep(Talk):
+class SimulateStep(ChatOrSimulateStep):
     """A simulated user talks with the agent until the goal is reached."""
 
     kind = "simulate"

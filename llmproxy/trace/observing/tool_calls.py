@@ -19,7 +19,7 @@ from llmproxy.calls_and_totals import Call
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import as_dict, as_list
 from llmproxy.core.keys.mcp import is_mcp_tool_call
-from llmproxy.core.mcp_answer_replay import list_mcp_messages, read_mcp_call_with_result
+from llmproxy.core.mcp_answer_replay import list_messages_in_mcp_response, read_mcp_call_with_result
 from llmproxy.core.traffic.canonical_json import is_equal_json, parse_json_or_text
 from llmproxy.core.traffic.interaction import Interaction, Usage
 from llmproxy.protocol import Decision
@@ -174,7 +174,9 @@ def read_calls_received_by_mcp_servers(
     for call, made in calls:
         seen = True
         if made is not None and call.operation == _LIST:
-            results = (as_dict(as_dict(each.value).get("result")) for each in list_mcp_messages(made.response))
+            results = (
+                as_dict(as_dict(each.value).get("result")) for each in list_messages_in_mcp_response(made.response)
+            )
             offered = (as_dict(tool).get("name") for result in results for tool in as_list(result.get("tools")))
             listed.update(name for name in offered if isinstance(name, str))
         if not is_mcp_tool_call(call.operation) or call.fault or call.decision in (Decision.REFUSE, Decision.FAULT):
@@ -194,7 +196,11 @@ def read_calls_received_by_mcp_servers(
 def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
     if (told := read_mcp_call_with_result(made)) is None:
         return None
-    whole = any("method" not in each.value for each in list_mcp_messages(made.response) if isinstance(each.value, dict))
+    whole = any(
+        "method" not in each.value
+        for each in list_messages_in_mcp_response(made.response)
+        if isinstance(each.value, dict)
+    )
     return ToolUse(
         told.tool, told.arguments, None, call.seq, call.interaction, executed=whole,
         output=told.result if whole else None, errored=told.failed,

@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict
 from llmproxy.core.keys.mcp import ANSWER, END, NOTIFICATION, STREAM
-from llmproxy.core.mcp_answer_replay import list_mcp_messages, parse_jsonrpc_body, read_mcp_call_with_result
+from llmproxy.core.mcp_answer_replay import list_messages_in_mcp_response, parse_jsonrpc_body, read_mcp_call_with_result
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import STDIO_PREFIX
@@ -391,7 +391,7 @@ def build_mcp_message_span(interaction: Interaction) -> Span | None:
     span = Span(derive_span_id(interaction, "mcp"), SpanKind.AGENT_STEP, name, interaction.started_at, duration)
     span.metadata = _build_mcp_attributes(interaction)
     call = read_mcp_call_with_result(interaction)
-    answers = [part.value for part in list_mcp_messages(response) if isinstance(part.value, dict)]
+    answers = [part.value for part in list_messages_in_mcp_response(response) if isinstance(part.value, dict)]
     codes = (as_dict(each.get("error")).get("code") for each in answers if "method" not in each)
     if (code := next((int(each) for each in codes if isinstance(each, int)), None)) is not None:
         span.metadata |= {"rpc.response.status_code": str(code), "error.type": str(code)}

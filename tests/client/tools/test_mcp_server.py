@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.cli.mcp import choose_cassette_store_for_mcp
+from llmproxy.cli.mcp import choose_store_for_llmproxy_mcp
 from llmproxy.client.tools.mcp_server import (
     LONGEST,
     TOOLS,
@@ -141,7 +141,7 @@ def test_a_suite_s_recordings_are_found_where_they_are_alone(
     for name in there:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text('[tool.llmproxy]\nstore = "mine.db"\n' if name.endswith(".toml") else "")
-    assert choose_cassette_store_for_mcp(tmp_path) == found
+    assert choose_store_for_llmproxy_mcp(tmp_path) == found
     advised = build_missing_store_file_hint(tmp_path / "llmproxy.db")
     assert advised.endswith(" --store .llmproxy/llmproxy.db") == (".llmproxy/llmproxy.db" in there), advised
 

@@ -17,7 +17,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import list_run_variables, read_volatile_fields, save_cassette_volatile_fields
-from llmproxy.core.traffic.response_plan import FramingTraits
+from llmproxy.core.traffic.response_plan import ClientFramingTraits
 from llmproxy.errors import MissError
 from llmproxy.protocol import BindingPolicy, Decision, Mode
 from tests.core.engine.test_engine import answered, body, engine, send as _ask
@@ -75,7 +75,8 @@ def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(store: Path) -
         exchange = _ask(made, _request("/srv/ci/w", "2026-11-23"))
         assert _text(made, exchange) == "see /srv/ci/w/x of 2026-11-22"
         assert (
-            b"x-llmproxy-bound: cwd, date\r\n" in made.answering.plan_recorded(exchange, FramingTraits()).pieces[0][1]
+            b"x-llmproxy-bound: cwd, date\r\n"
+            in made.answering.plan_recorded(exchange, ClientFramingTraits()).pieces[0][1]
         )
         outcome = made.accounting.record_end(exchange, 200)
         assert outcome.bound == ("cwd", "date")

@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.traffic.response_plan import FramingTraits
+from llmproxy.core.traffic.response_plan import ClientFramingTraits
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AFTER_HEADER, CACHE_HEADER, Mode
 from llmproxy.settings import load
@@ -154,7 +154,7 @@ def test_each_thread_gets_the_answer_that_it_got_when_it_was_recorded(
         assert sum(call.dealt for call in rig.wait_outcomes(len(before) + 2)) == dealt
 
 
-CLIENT = FramingTraits()
+CLIENT = ClientFramingTraits()
 
 
 def tokens(count: int, seed: int = 1) -> list[str]:

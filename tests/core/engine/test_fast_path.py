@@ -18,12 +18,12 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import RoutedRequestHead
 from llmproxy.core.sessions.session import EndedCallLog, Session
 from llmproxy.core.traffic.interaction import Key
-from llmproxy.core.traffic.response_plan import FramingTraits
+from llmproxy.core.traffic.response_plan import ClientFramingTraits
 from llmproxy.protocol import Decision, Exhausted, Mode
 from tests.core.engine.test_engine import CHAT, answered, ask, body, engine
 from tests.support.narrowing import known
 
-CLIENT = FramingTraits()
+CLIENT = ClientFramingTraits()
 
 
 @pytest.fixture

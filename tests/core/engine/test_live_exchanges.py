@@ -17,7 +17,7 @@ from llmproxy.core.keys.mcp import STREAM
 from llmproxy.core.mixed_live_replay import LiveChannelSettings
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Chunk, Response
-from llmproxy.core.traffic.response_plan import FramingTraits
+from llmproxy.core.traffic.response_plan import ClientFramingTraits
 from llmproxy.protocol import Channel
 from tests.support.in_process import STEP, InProcess
 from tests.support.live import Bench, Turn, Wish, World, scripted
@@ -310,7 +310,7 @@ def test_a_stream_is_kept_as_far_as_it_was_told(*, early: bool, tmp_path: Path) 
 
     def replay(proxy: InProcess, session: str) -> list[int]:
         proxy.engine.sessions.open_session(session)
-        stream, client = open_stream(proxy, session), FramingTraits("GET")
+        stream, client = open_stream(proxy, session), ClientFramingTraits("GET")
         proxy.engine.answering.plan_recorded(stream, client)
         playback, _ = known(proxy.engine.answering.plan_playback_head(stream, client))
         told = [len(playback.take_ready_parts(lambda: 0.0)[0])]

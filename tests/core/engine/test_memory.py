@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.traffic.response_plan import FramingTraits
+from llmproxy.core.traffic.response_plan import ClientFramingTraits
 from llmproxy.protocol import Mode
 from tests.core.engine.test_engine import ask, engine
 
@@ -45,7 +45,9 @@ def record(store: Path, question: str, path: Path, content_type: str) -> None:
 
 def replay(store: Path, question: str) -> int:
     with engine(store, Mode.REPLAY) as made:
-        return sum(len(piece) for _, piece in made.answering.plan_recorded(ask(made, question), FramingTraits()).pieces)
+        return sum(
+            len(piece) for _, piece in made.answering.plan_recorded(ask(made, question), ClientFramingTraits()).pieces
+        )
 
 
 def most_held(job: Callable[[], object]) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.core.keys import head_rules
-from llmproxy.core.keys.built_in_body_rules import SHAPES, KeyMemberRule, MemberAction, Shape
+from llmproxy.core.keys.built_in_body_rules import SHAPES, KeyMemberRule, KeyObjectRules, MemberAction
 from llmproxy.core.keys.equal_key_explanations import NULLS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/keys.md"
@@ -96,7 +96,7 @@ def body_rows() -> list[CountingRow]:
     return [CountingRow(names, ", ".join(members), WHAT[do], why) for (names, do, why), members in found.items()]
 
 
-def rules_of(shape: Shape, path: str = "$", seen: tuple[int, ...] = ()) -> Iterator[tuple[str, KeyMemberRule]]:
+def rules_of(shape: KeyObjectRules, path: str = "$", seen: tuple[int, ...] = ()) -> Iterator[tuple[str, KeyMemberRule]]:
     """Yield the rules of a shape with their paths; a shape inside itself only once."""
     if id(shape) in seen:
         return

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.built_in_body_rules import SHAPES, KeyMemberRule, MemberAction, Shape
+from llmproxy.core.keys.built_in_body_rules import SHAPES, KeyMemberRule, KeyObjectRules, MemberAction
 from llmproxy.core.keys.head_rules import (
     ELSEWHERE,
     ELSEWHERE_PREFIXES,
@@ -49,7 +49,7 @@ class Maker:
         self.rules: dict[Path, KeyMemberRule] = {}
         self._numbers = itertools.count(1)
 
-    def make(self, shape: Shape, path: Path, seen: tuple[int, ...] = (), kind: str = "") -> dict[str, Any]:
+    def make(self, shape: KeyObjectRules, path: Path, seen: tuple[int, ...] = (), kind: str = "") -> dict[str, Any]:
         """Make one object of a shape (of one kind)."""
         chosen = shape.kinds.get(kind, shape) if kind else shape
         made: dict[str, Any] = {"type": kind} if kind else {}

@@ -19,8 +19,8 @@ from llmproxy.core.keys.built_in_body_rules import (
     RESPONSES,
     SHAPES,
     KeyMemberRule,
+    KeyObjectRules,
     MemberAction,
-    Shape,
 )
 from llmproxy.core.keys.head_rules import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
 from llmproxy.core.keys.normalize import REFERRING, BodyMemberRuleApplier, IdOrigin, build_key, canonicalize_request
@@ -38,7 +38,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.settings import parse_normalize_rules
 
 
-def rules(shape: Shape, seen: set[int]) -> Iterator[tuple[str, KeyMemberRule]]:
+def rules(shape: KeyObjectRules, seen: set[int]) -> Iterator[tuple[str, KeyMemberRule]]:
     if id(shape) in seen:
         return
     seen.add(id(shape))
@@ -114,7 +114,7 @@ def test_the_empty_shape_lets_everything_count() -> None:
 
 def test_rules_cannot_be_changed() -> None:
     """Keys of one process and of the next must agree."""
-    rule = KeyMemberRule(MemberAction.IGNORE, "why", Shape())
+    rule = KeyMemberRule(MemberAction.IGNORE, "why", KeyObjectRules())
     with pytest.raises(FrozenInstanceError):
         rule.why = "else"  # type: ignore[misc]
 
@@ -226,7 +226,7 @@ MADE = {
 }  # fmt: skip
 
 
-def walked(tree: dict[str, Any], shape: Shape) -> tuple[dict[str, Any], list[str]]:
+def walked(tree: dict[str, Any], shape: KeyObjectRules) -> tuple[dict[str, Any], list[str]]:
     walk = BodyMemberRuleApplier(MADE.get)
     walk.apply_shape(tree, shape)
     return tree, walk.refs
@@ -284,7 +284,7 @@ DATA: dict[str, Any] = {
                  {"contents": [{"parts": [{"functionResponse": {"id": "x", "response": DATA}}]}]}, None, id="results of gemini are opaque"),
 ])  # fmt: skip
 def test_ids_are_named_and_what_the_server_made_refers(
-    shape: Shape, tree: dict[str, Any], counts: dict[str, Any], met: list[str] | None
+    shape: KeyObjectRules, tree: dict[str, Any], counts: dict[str, Any], met: list[str] | None
 ) -> None:
     """What is left of these members, and the references met."""
     walk, refs = walked(copy.deepcopy(tree), shape)
@@ -342,7 +342,7 @@ def test_echoed_items_are_named_and_bare_ones_refer(item: dict[str, Any], named:
     [CHAT, RESPONSES, MESSAGES, GENERATE, CONVERSE],
     ids=["chat", "responses", "messages", "generate", "converse"],
 )
-def test_odd_bodies_are_no_error(shape: Shape, odd: object) -> None:
+def test_odd_bodies_are_no_error(shape: KeyObjectRules, odd: object) -> None:
     """What does not have the expected form counts as it is."""
     names = set(shape.members) | {"messages"}
     walked(dict.fromkeys(names, odd), shape)

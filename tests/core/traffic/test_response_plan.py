@@ -15,7 +15,7 @@ from llmproxy.core.traffic.body_decoding import BodyDecoder, decode_body, parse_
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response
 from llmproxy.core.traffic.response_plan import (
     AnswerSendingPlan,
-    FramingTraits,
+    ClientFramingTraits,
     plan_response_sending,
     serialize_response_head,
 )
@@ -31,8 +31,8 @@ def response(**changes: object) -> Response:
     return Response(**{**given, "chunked": True, **changes})  # type: ignore[arg-type]
 
 
-def laid(made: Response, client: FramingTraits | None = None, *, speed: float = 0) -> AnswerSendingPlan:
-    return plan_response_sending(made, client or FramingTraits(), speed=speed, now=0.0, extra=(("x-extra", "1"),))
+def laid(made: Response, client: ClientFramingTraits | None = None, *, speed: float = 0) -> AnswerSendingPlan:
+    return plan_response_sending(made, client or ClientFramingTraits(), speed=speed, now=0.0, extra=(("x-extra", "1"),))
 
 
 def split(made: AnswerSendingPlan) -> tuple[dict[str, str], bytes]:
@@ -69,32 +69,32 @@ def test_time_never_runs_backwards() -> None:
 CHUNKED = ("transfer-encoding", "chunked")
 FRAMING = [
     # response, client -> framing header, body, close
-    ({"chunked": False}, FramingTraits(), ("content-length", "12"), b"onetwo!three", False),
-    ({}, FramingTraits(http10=True, keep_alive=True), ("connection", "close"), b"onetwo!three", True),
-    ({"chunked": False}, FramingTraits(http10=True, keep_alive=True), ("connection", "keep-alive"), b"onetwo!three",
+    ({"chunked": False}, ClientFramingTraits(), ("content-length", "12"), b"onetwo!three", False),
+    ({}, ClientFramingTraits(http10=True, keep_alive=True), ("connection", "close"), b"onetwo!three", True),
+    ({"chunked": False}, ClientFramingTraits(http10=True, keep_alive=True), ("connection", "keep-alive"), b"onetwo!three",
      False),
-    ({"chunked": False}, FramingTraits(http10=True, keep_alive=False), ("connection", "close"), b"onetwo!three", True),
-    ({}, FramingTraits(keep_alive=False), ("connection", "close"), None, True),
-    ({}, FramingTraits("HEAD"), ("x-extra", "1"), b"", False),
-    ({"status": 204, "chunks": ()}, FramingTraits(), ("x-extra", "1"), b"", False),
-    ({"status": 304, "chunks": ()}, FramingTraits(), ("x-extra", "1"), b"", False),
-    ({"chunks": (), "chunked": False}, FramingTraits(), ("content-length", "0"), b"", False),
-    ({"ending": Ending.CUT}, FramingTraits(), CHUNKED, b"3\r\none\r\n4\r\ntwo!\r\n5\r\nthree\r\n", True),
-    ({"ending": Ending.CUT}, FramingTraits(http10=True), ("content-length", "13"), b"onetwo!three", True),
-    ({"ending": Ending.CUT, "chunked": False}, FramingTraits(), ("transfer-encoding", "chunked"), None, True),
-    ({"ending": Ending.UNTERMINATED}, FramingTraits(), ("transfer-encoding", "chunked"), None, False),
+    ({"chunked": False}, ClientFramingTraits(http10=True, keep_alive=False), ("connection", "close"), b"onetwo!three", True),
+    ({}, ClientFramingTraits(keep_alive=False), ("connection", "close"), None, True),
+    ({}, ClientFramingTraits("HEAD"), ("x-extra", "1"), b"", False),
+    ({"status": 204, "chunks": ()}, ClientFramingTraits(), ("x-extra", "1"), b"", False),
+    ({"status": 304, "chunks": ()}, ClientFramingTraits(), ("x-extra", "1"), b"", False),
+    ({"chunks": (), "chunked": False}, ClientFramingTraits(), ("content-length", "0"), b"", False),
+    ({"ending": Ending.CUT}, ClientFramingTraits(), CHUNKED, b"3\r\none\r\n4\r\ntwo!\r\n5\r\nthree\r\n", True),
+    ({"ending": Ending.CUT}, ClientFramingTraits(http10=True), ("content-length", "13"), b"onetwo!three", True),
+    ({"ending": Ending.CUT, "chunked": False}, ClientFramingTraits(), ("transfer-encoding", "chunked"), None, True),
+    ({"ending": Ending.UNTERMINATED}, ClientFramingTraits(), ("transfer-encoding", "chunked"), None, False),
 ]  # fmt: skip
 
 
 def test_a_cut_is_not_announced() -> None:
     """After `connection: close` Node's fetch takes an answer without its last chunk for a whole one; who asked for it is told so."""
     assert "connection" not in split(laid(response(ending=Ending.CUT)))[0]
-    assert split(laid(response(ending=Ending.CUT), FramingTraits(keep_alive=False)))[0]["connection"] == "close"
+    assert split(laid(response(ending=Ending.CUT), ClientFramingTraits(keep_alive=False)))[0]["connection"] == "close"
 
 
 @pytest.mark.parametrize(("changes", "client", "field", "body", "close"), FRAMING)
 def test_framing_is_made_for_the_client(
-    changes: dict[str, object], client: FramingTraits, field: tuple[str, str], body: bytes | None, close: bool
+    changes: dict[str, object], client: ClientFramingTraits, field: tuple[str, str], body: bytes | None, close: bool
 ) -> None:
     """A length where there was one, chunks where there was none, and a cut is cut again."""
     made = laid(response(**changes), client)
