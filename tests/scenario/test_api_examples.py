@@ -171,6 +171,7 @@ def test_public_names() -> None:
         "ScenarioConfig AgentReturnTypes ScenarioState AgentAdapter UserSimulatorAgent JudgeAgent"
     )
     assert set(names.split()) <= set(scenario.__all__)
+    assert dir(scenario) == sorted(scenario.__all__)
     assert all(hasattr(scenario, each) for each in scenario.__all__)
     assert callable(scenario.cache)
     assert scenario.__version__

@@ -14,7 +14,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
-from llmproxy.scenario.config import ModelConfig, ScenarioConfig
+from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.judge_agent import (
     EXPAND,
     GREP,
@@ -67,9 +67,9 @@ def judged(*steps: Step, forced: bool = True, given: AgentInput | None = None, *
 
 
 def test_all_passed_is_success() -> None:
-    """Every criterion with its finding, and the judge's own words."""
+    """Every criterion with its finding, and the judge's own words; the messages are what was said to the agent (row 16)."""
     result, _ = judged(finish("passed", "passed", evidence=["On its way"]))
-    assert (result.success, result.reasoning) == (True, "so it is")
+    assert (result.success, result.reasoning, result.messages) == (True, "so it is", TALK)
     assert result.passed_criteria == ["polite", "fast"]
     found = [(each.id, each.status, each.evidence) for each in result.criteria]
     assert found == [("c1", "passed", "On its way"), ("c2", "passed", "")]
@@ -113,11 +113,6 @@ def test_an_open_verdict_lets_the_conversation_go_on() -> None:
     assert judged(finish("passed", "inconclusive"), forced=False)[0] == []
     assert judged(finish("failed", "inconclusive"), forced=False)[0].failed_criteria == ["polite"]
     assert judged(finish("passed", "passed"), forced=False)[0].success
-
-
-def test_the_result_has_the_conversation() -> None:
-    """Row 16: the messages are what was said to the agent, not the judge's prompt."""
-    assert judged(finish("passed", "passed"))[0].messages == TALK
 
 
 def test_an_empty_criterion_is_refused() -> None:
@@ -234,12 +229,6 @@ def test_parameters_and_defaults_are_those_of_the_documentation(kind: type[Any])
     defaults = {name: repr(parameters[name].default) for name in documented}
     assert defaults == dict.fromkeys(documented, "None") | {"temperature": "0.0"}
     assert all(each.kind in {each.KEYWORD_ONLY, each.VAR_KEYWORD} for each in parameters.values())
-
-
-def test_an_explicit_zero_is_not_overridden() -> None:
-    """Row 18: also for the judge."""
-    ScenarioConfig.configure(default_model=ModelConfig(model=MODEL, temperature=0.7, api_key="k"))
-    assert (JudgeAgent(temperature=0.0).temperature, JudgeAgent().temperature, JudgeAgent().api_key) == (0.0, 0.7, "k")
 
 
 MODELS = ("openai/gpt-4.1-mini", "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-flash")
@@ -419,10 +408,7 @@ def test_who_refuses_everything_is_an_error() -> None:
 
 ODD = {
     "prose": (step(say="I think it is fine."), r"Invalid response from judge agent, tool calls not found: 'I think"),
-    "an example": (
-        step(say='No. Example: {"criteria": {"c1": "passed"}} would be wrong.'),
-        "tool calls not found: 'No",
-    ),
+    "an example": (step(say='No. Example: {"criteria": {"c1": "passed"}} is bad.'), "tool calls not found: 'No"),
     "nothing": (step(say=""), "tool calls not found: ''"),
     "unknown tool": (called("approve", "{}"), "unknown tool: 'approve'"),
     "broken JSON": (called("finish_test", '{"criteria": {"c1"'), "no JSON object"),
@@ -432,19 +418,14 @@ ODD = {
 
 @pytest.mark.parametrize("kind", ODD)
 def test_a_malformed_answer_is_repaired_once(kind: str) -> None:
-    """Row 37: the judge is told what was wrong, and what it said, and asked again."""
-    ruling, provider = put(ODD[kind][0], finish("failed"))
+    """Row 37: the judge is told what was wrong, and what it said; a second one is a typed error, and no fault of the agent."""
+    answer, says = ODD[kind]
+    ruling, provider = put(answer, finish("failed"))
     assert ruling.findings["c1"].status is CriterionStatus.FAILED
     first, second = (body["messages"] for body in bodies(provider))
     assert second[: len(first)] == first
     assert [message["role"] for message in second[len(first) :]] == ["assistant", "user"]
     assert second[-1]["content"].startswith("Your answer cannot be used: ")
-
-
-@pytest.mark.parametrize("kind", ODD)
-def test_malformed_twice_is_a_typed_error(kind: str) -> None:
-    """Row 37: not a plain Exception, and no fault of the agent under test."""
-    answer, says = ODD[kind]
     with model(answer, answer) as (config, _), pytest.raises(JudgeError, match=says) as caught:
         asyncio.run(question().ask_judge(config, "judge.2", None))
     assert caught.value.exit_code is Exit.ENVIRONMENT
@@ -524,10 +505,7 @@ def test_it_looks_up_what_it_needs_and_quotes_it() -> None:
     assert result.success
     first, second, third = (request["messages"] for request in asked)
     assert "Bye, Ada" not in first[1]["content"]
-    assert (
-        "[2] ...So it goes" in second[-1]["content"].replace("... ", "...").replace("...o", "...So")
-        or "Bye, Ada" in second[-1]["content"]
-    )
+    assert "Bye, Ada" in second[-1]["content"]
     assert third[-1]["content"].endswith("Bye, Ada.")
     assert names(asked[0]) == [EXPAND, GREP, "finish_test"]
     assert asked[0]["tool_choice"] == "required"

@@ -21,11 +21,6 @@ def test_a_base_url_names_session_and_provider(provider: str, path: str) -> None
     assert LLM_HERE.base_url(provider) == f"http://127.0.0.1:8080/s/weather~2{path}"
 
 
-def test_the_headers_say_the_session_too() -> None:
-    """For a client whose URL does not."""
-    assert LLM_HERE.headers == {"x-llmproxy-session": "weather~2"}
-
-
 def test_variables_are_set_over_what_is_there_and_the_rest_stays() -> None:
     """An agent's own variables survive, its base URLs do not; a key only where it is needed."""
     env = LLM_HERE.environment({"OPENAI_BASE_URL": "http://elsewhere", "HOME": "/home/me"})

@@ -615,20 +615,6 @@ async def test_a_session_that_stays_bound_is_an_error_of_the_environment(control
     assert caught.value.exit_code == 3
 
 
-async def test_turns_at_a_service_are_taken_one_after_the_other(replaying: Proxy, control: ControlApiClient) -> None:
-    """Each message lands in its own run, whoever asks first."""
-    names = [f"run-{n}" for n in range(4)]
-
-    async def one(name: str) -> None:
-        async with redirect_session_to_other_session(control, "service", name):
-            await asyncio.to_thread(ask_chat, f"{replaying.url}/s/service/v1")
-
-    for name in names:
-        control.open_session(name)
-    await asyncio.gather(*map(one, names))
-    assert [control.report(name).misses for name in names] == [1, 1, 1, 1]
-
-
 def test_a_proxy_that_is_gone_frees_the_turn(tmp_path: Path) -> None:
     """The error is said, and the next one is not locked out."""
 

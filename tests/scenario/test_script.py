@@ -59,11 +59,6 @@ def test_a_step_outside_a_scenario_says_so() -> None:
     assert repr([scenario.user("x"), scenario.proceed()]) == "[scenario.user(...), scenario.proceed(...)]"
 
 
-def test_no_script_and_an_empty_one_proceed() -> None:
-    """`script=None` or `[]` let the conversation go by itself."""
-    assert said(play(Agent("a"), script=[], max_turns=2)) == said(play(Agent("a"), max_turns=2)) == ["a", "a"]
-
-
 def test_the_end_of_a_script_is_a_failure_with_advice() -> None:
     result = play(Agent(), script=[scenario.agent()])
     reason = str(result.reasoning)

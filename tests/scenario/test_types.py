@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, get_type_hints
 
 import pytest
@@ -72,20 +71,6 @@ def test_documented_defaults_of_a_result() -> None:
     assert ScenarioResult(success=True, messages=[]).passed_criteria is not result.passed_criteria
     assert (result.status, ScenarioResult(success=False, messages=[]).status) == (Status.PASSED, Status.FAILED)
     assert ScenarioResult(success=False, messages=[], status=Status.AGENT_ERROR).status is Status.AGENT_ERROR
-
-
-def test_a_result_can_be_dumped() -> None:
-    """As data and as JSON, with what is inside."""
-    result = ScenarioResult(
-        success=True,
-        messages=[{"role": "user", "content": "ü"}],
-        criteria=[CriterionResult(id="c1", text="polite", status="passed")],
-        usage={"agent": PartyUse(calls=1)},
-    )
-    dump = result.model_dump(exclude_none=True)
-    assert dump["criteria"][0]["text"] == "polite"
-    assert "total_time" not in dump
-    assert json.loads(result.model_dump_json(indent=1))["usage"]["agent"]["calls"] == 1
 
 
 def test_a_criterion_survives_a_copy() -> None:

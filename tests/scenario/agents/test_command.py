@@ -168,6 +168,7 @@ async def test_a_second_line_is_not_taken_for_the_next_answer() -> None:
     ([sys.executable], {"cwd": "/no/such/folder"}, "in /no/such/folder"),
     ([*PYTHON_LINES, "127"], {}, "exit code 127"),
     (["/etc/hostname"], {}, "cannot be started"),
+    (["node agent.mjs"], {}, "list of words"),
 ])  # fmt: skip
 def test_an_agent_that_cannot_be_started_was_never_reached(command: list[str], more: dict[str, Any], part: str) -> None:
     """The environment is to blame, and the text says with what."""
@@ -203,7 +204,7 @@ def test_a_plain_program_that_fails_is_at_fault(script: str, seconds: float, par
 
 def test_a_large_message_reaches_an_agent_that_answers_at_length() -> None:
     """Pipes that are full on both sides do not lock up."""
-    big = "ä" * 2_000_000
+    big = "ä" * 200_000
     (said,) = ask(faulty("echo"), given(big))
     assert json.loads(said)["message"] == big
 
@@ -302,12 +303,6 @@ def child(code: str) -> Iterator[AgentProcess]:
         made.kill_group()
 
 
-def test_lines_go_in_and_come_out() -> None:
-    with child("print(); print(input()[::-1])") as made:
-        made.write_stdin(b"abc\n")
-        assert made.read_next_line(10) == b"cba\n"
-
-
 def test_a_line_that_does_not_come_is_a_timeout_and_its_end_stays_its_end() -> None:
     """Waiting ends in time; after the last line every question gets the same answer."""
     with child("import sys; sys.stdin.read()") as made:
@@ -342,12 +337,6 @@ def test_a_process_that_ignores_everything_is_killed() -> None:
         made.read_next_line(10)
         made.end_process(grace=0.2)
         assert made.popen.returncode == -9  # not 0, as by itself after a minute
-
-
-def test_what_cannot_be_executed_was_never_reached() -> None:
-    """The text names the command, and what may be wrong with it."""
-    with pytest.raises(AgentUnreachable, match="list of words"):
-        AgentProcess(["node agent.mjs"], None, {"PATH": os.environ["PATH"]})
 
 
 def test_an_unasked_line_can_be_seen() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from llmproxy.scenario.cluster.transfer_files import (
 )
 from llmproxy.scenario.cluster.worker_node import ClusterRateLimiter, serve_rate_limit_socket, start_rate_actor
 from llmproxy.trace.observing.tool_calls import InteractionIdsLabel
+from tests.support.narrowing import narrow
 from tests.support.recordings import interaction, key, reopened
 
 
@@ -28,16 +30,16 @@ def run(interactions: tuple[int, ...], recordings: tuple[str, ...], where: str =
     return [Started(run_id="r", scenario="a", name="a", cassette="t/a", sample=2), step]
 
 
+def moved(events: list[Event], ids: Callable[[str, int], Mapping[str, int]]) -> Step:
+    return narrow(Step, use_local_store_ids_in_events(events, ids)[1])
+
+
 def test_numbers_become_those_of_the_store_here() -> None:
     """By what a recording is called in every store; also where an assertion names it."""
-    made = use_local_store_ids_in_events(
-        run((14, 15), ("x", "", "y"), InteractionIdsLabel(14, 15)), lambda cassette, n: {"x": 3, "y": n}
-    )[1]
-    assert isinstance(made, Step)
+    made = moved(run((14, 15), ("x", "", "y"), InteractionIdsLabel(14, 15)), lambda _, n: {"x": 3, "y": n})
     assert (made.interactions, made.assertions[0].where) == ((3, 2), "interactions 3 to 2")
     assert pickle.loads(pickle.dumps(InteractionIdsLabel(3, None))).interactions == (3, None)
-    named = use_local_store_ids_in_events(run((14,), ("x",), "row interaction 14"), lambda _cassette, _n: {"x": 3})[1]
-    assert isinstance(named, Step)
+    named = moved(run((14,), ("x",), "row interaction 14"), lambda _cassette, _n: {"x": 3})
     assert named.assertions[0].where == "row interaction 14"
 
 
@@ -51,13 +53,11 @@ def test_a_store_knows_its_numbers(tmp_path: Path) -> None:
 
 def test_what_is_not_here_has_no_number(tmp_path: Path) -> None:
     """Neither without a store, nor where it was recorded anew."""
-    made = use_local_store_ids_in_events(
-        run((14,), ("x",), InteractionIdsLabel(14)), partial(map_recording_names_to_ids, tmp_path / "none.db")
-    )[1]
-    assert isinstance(made, Step)
+    nothing = partial(map_recording_names_to_ids, tmp_path / "none.db")
+    made = moved(run((14,), ("x",), InteractionIdsLabel(14)), nothing)
     assert (made.interactions, made.recordings, made.assertions[0].where) == ((), ("x",), "interaction ?")
     plain = run((), ())
-    assert use_local_store_ids_in_events(plain, partial(map_recording_names_to_ids, tmp_path / "none.db")) == plain
+    assert use_local_store_ids_in_events(plain, nothing) == plain
 
 
 def test_files_are_named_relative_to_the_folder(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.provider import Provider, json_answer, step
 from tests.scenario.parties import MODEL, bodies, model, refusal, run_session, served
 from tests.scenario.people import executor
 from tests.support import near
+from tests.support.narrowing import known
 
 pytestmark = pytest.mark.usefixtures("untouched", "no_pauses")
 
@@ -107,11 +108,9 @@ def test_what_an_agent_says_itself_wins() -> None:
     """Row 18: an explicit 0.0 is a choice, and not overridden by the default model's temperature."""
     default = ModelConfig(model=MODEL, temperature=0.7, max_tokens=9, api_key="k")
     ScenarioConfig.configure(default_model=default)
-    own = choose_model("X", None, None, 0.0, None)
-    assert own is not None
+    own = known(choose_model("X", None, None, 0.0, None))
     assert (own.temperature, own.temperature_given, own.max_tokens, own.api_key) == (0.0, True, 9, "k")
-    inherited = choose_model("X", None, None, default.temperature, None)
-    assert inherited is not None
+    inherited = known(choose_model("X", None, None, default.temperature, None))
     assert inherited.temperature == 0.7
 
 

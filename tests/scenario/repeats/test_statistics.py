@@ -21,6 +21,7 @@ from llmproxy.scenario.repeats.statistics import (
     pass_at_k,
     pass_hat_k,
 )
+from tests.support.narrowing import known
 
 COUNTS = st.integers(0, 60).flatmap(lambda runs: st.tuples(st.integers(0, runs), st.just(runs)))
 LABELS = st.lists(st.tuples(st.sampled_from("pfi"), st.sampled_from("pfi")), max_size=40)
@@ -35,8 +36,7 @@ LABELS = st.lists(st.tuples(st.sampled_from("pfi"), st.sampled_from("pfi")), max
 ])  # fmt: skip
 def test_wilson_gives_the_published_intervals(passed: int, runs: int, low: float, high: float) -> None:
     """Newcombe 1998, table I, method 3; the last row is its mirror image by hand."""
-    found = wilson(passed, runs)
-    assert found is not None
+    found = known(wilson(passed, runs))
     assert (round(found.low, 4), round(found.high, 4)) == (low, high)
 
 
@@ -131,14 +131,12 @@ def test_the_spread_follows_its_formula() -> None:
     judge = (0 + 0 + 1 / 4 + 3 / 16 + 0) / 5 * 4 / 3
     middle = 2.75 / 5
     variance = (2 * (1 - middle) ** 2 + (0.5 - middle) ** 2 + (0.25 - middle) ** 2 + middle**2) / 4
-    found = estimate_judge_variance([4, 4, 2, 1, 0], 4)
-    assert found is not None
+    found = known(estimate_judge_variance([4, 4, 2, 1, 0], 4))
     assert isclose(found.judge, judge)
     assert isclose(found.rest, variance - judge / 4)
     assert isclose(found.judge_share or 0, judge / (judge + variance - judge / 4))
     assert estimate_judge_variance([2] * 6, 4) == JudgeVarianceSplit(0.25 * 4 / 3, 0.0)
-    steady = estimate_judge_variance([4] * 6, 4)
-    assert steady is not None
+    steady = known(estimate_judge_variance([4] * 6, 4))
     assert steady.judge_share is None
     assert estimate_judge_variance([1, 2, 3, 4], 4) is None
     assert bootstrap_judge_variance([1, 2, 3, 4], 4, random.Random(1)) == (None, None)
@@ -158,7 +156,6 @@ def test_a_simulated_judge_is_recognised() -> None:
     """Transcripts with p of 0.2 or 0.8, R = 6: judge share near E[p(1-p)] = 0.16, rest near the variance of p, 0.09."""
     rng = random.Random(3)
     passes = [sum(rng.random() < p for _ in range(6)) for p in [0.2, 0.8] * 1000]
-    found = estimate_judge_variance(passes, 6)
-    assert found is not None
+    found = known(estimate_judge_variance(passes, 6))
     assert isclose(found.judge, 0.16, abs_tol=0.01)
     assert isclose(found.rest, 0.09, abs_tol=0.01)

@@ -139,18 +139,6 @@ def test_everybody_takes_turns_and_waiting_is_nobodys_time() -> None:
     assert caller.waited == 9.0
 
 
-@pytest.mark.parametrize(
-    "line", ["sorry, something went wrong", ValueError("404 from the SDK")], ids=["swallowed", "raised"]
-)
-def test_a_miss_makes_the_run_an_error_whatever_the_agent_does(line: Any) -> None:
-    """The error is the proxy's text, not the agent's."""
-    session = Session(heard(1), heard(2, miss=True), texts=("llmproxy: never recorded: gpt-4o",))
-    caller = AgentCaller(None, AgentTraffic(cast("Any", session)))
-    with pytest.raises(MissError, match="never recorded: gpt-4o"):
-        asyncio.run(caller.call_agent(Agent(line), given()))
-    assert caller.traffic.misses == ["llmproxy: never recorded: gpt-4o"]
-
-
 def test_a_miss_without_a_text_tells_its_note() -> None:
     with pytest.raises(MissError, match="the note"):
         call(Agent(), session=Session(heard(1, miss=True, note="the note")))
@@ -177,13 +165,6 @@ def test_whose_misses_raise_is_not_asked_about() -> None:
     session = Session()
     call(Ours(), session=session)
     assert session.asked == []
-
-
-def test_roles_are_told_in_words() -> None:
-    caller = AgentCaller(5)
-    assert "Agent (Agent) gave no answer in 5 s." in str(caller.build_timeout_error(Agent(), 5))
-    assert "It blocks its thread" in str(caller.build_timeout_error(User(), 5, blocked=True))
-    assert AgentRole.USER.value == "User"
 
 
 @pytest.mark.parametrize(("who", "error"), [(Agent, AgentError), (Judge, MachineError), (User, MachineError)])

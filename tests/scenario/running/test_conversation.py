@@ -51,18 +51,6 @@ def test_agents_that_cannot_be_hashed_can_play() -> None:
     assert said(play(Equal("1"), Equal("2"), max_turns=1)) == ["1", "2"]
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3])
-def test_max_turns_is_so_many_whole_turns(turns: int) -> None:
-    """Without a verdict the run ends after exactly N turns, and says so, with its times."""
-    result = play(User(), Agent(), Judge([]), max_turns=turns)
-    assert roles(result) == "ua" * turns
-    assert result.reasoning == f"Reached maximum turns ({turns}) without conclusion"
-    assert not result.success
-    assert result.total_time is not None
-    assert result.agent_time is not None
-    assert (result.passed_criteria, result.failed_criteria) == ([], [])
-
-
 @pytest.mark.parametrize(
     ("criteria", "forced"),
     [(None, [False, False, True]), (["polite", "quick"], [False, False, True]), ([], [False] * 3)],
@@ -209,18 +197,6 @@ def test_message_adds_any_role(role: str, first: str) -> None:
 
 
 START = [scenario.user("x"), scenario.agent()]
-
-
-@pytest.mark.parametrize(("judges", "script", "want"), [
-    (1, [*START, scenario.proceed(turns=2)], "uaua"),
-    (0, [*START, scenario.proceed(turns=2)], "uauaua"),
-    (0, [scenario.proceed(turns=0)], "ua"),
-    (0, [scenario.proceed(turns=1)], "ua"),
-    (0, [scenario.proceed()], "uauauaua"),
-])  # fmt: skip
-def test_proceed_counts_the_turn_of_its_first_step(judges: int, script: list[Any], want: str) -> None:
-    """A judge that is pending is a turn of its own; no turns are one, and without a number it goes on to the limit."""
-    assert roles(play(User(), Agent(), *[Judge([])] * judges, script=script, max_turns=4)) == want
 
 
 @pytest.mark.parametrize("turns", [None, 2])

@@ -44,11 +44,6 @@ def test_the_documented_signature() -> None:
     assert str(inspect.signature(scenario.arun)) == str(inspect.signature(scenario.run))
 
 
-def test_run_returns_the_result() -> None:
-    result = quiet(User("u"), Agent("a"), Judge(), max_turns=1, set_id="s")
-    assert (result.success, said(result)) == (True, ["u", "a"])
-
-
 async def test_arun_stays_on_the_callers_loop() -> None:
     seen: list[bool] = []
 
@@ -100,18 +95,6 @@ def test_what_configure_says_holds_until_run_says_otherwise() -> None:
     assert len(asyncio.run(scenario.run("n", "d", [agent])).messages) == 2
     assert len(asyncio.run(scenario.run("n", "d", [agent], max_turns=1)).messages) == 1
     assert keys == ["k"] * 3
-
-
-@pytest.mark.parametrize(
-    ("given", "want"),
-    [({}, "k"), ({"cache_key": None}, None), ({"cache_key": ""}, None), ({"cache_key": "own"}, "own")],
-)
-def test_cache_key_none_is_off_although_configure_says_on(given: dict[str, Any], want: str | None) -> None:
-    """Row 5: None is an order here, not "inherit"."""
-    scenario.configure(cache_key="k")
-    keys: list[Any] = []
-    quiet(Agent(lambda each: after(keys.append, each.scenario_state.config.cache_key)), max_turns=1, **given)
-    assert keys == [want]
 
 
 def test_handlers_hear_one_run_or_all() -> None:
@@ -214,20 +197,17 @@ async def test_blocking_adapters_do_not_stop_each_other() -> None:
     await asyncio.gather(*(run_scenario_in_new_thread(each) for each in makers))
 
 
-async def test_what_an_adapter_raises_comes_out_as_it_is() -> None:
-    error = KeyError("my own")
-
-    with pytest.raises(KeyError) as caught:
-        await run_scenario_in_new_thread(executor(Agent(error)))
-    assert caught.value is error
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(SystemExit(3), AgentError), (StopIteration("x"), RuntimeError), (KeyboardInterrupt(), KeyboardInterrupt)],
+    [
+        (SystemExit(3), AgentError),
+        (StopIteration("x"), RuntimeError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+        (KeyError("my own"), KeyError),
+    ],
 )
-def test_odd_exceptions_come_out_too(error: BaseException, kind: type[BaseException]) -> None:
-    """What a future would not carry; an agent that would end the program has gone wrong."""
+def test_what_an_adapter_raises_comes_out(error: BaseException, kind: type[BaseException]) -> None:
+    """As it is, also what a future would not carry; an agent that would end the program has gone wrong."""
 
     async def go() -> BaseException:
         try:
@@ -242,6 +222,7 @@ def test_odd_exceptions_come_out_too(error: BaseException, kind: type[BaseExcept
     finally:
         runner.close()
     assert type(caught) is kind
+    assert (caught is error) is isinstance(error, kind)
 
 
 async def test_cancelling_the_awaiter_cancels_the_run() -> None:

@@ -253,8 +253,11 @@ def replaying(store: Path) -> Iterator[Listening]:
         yield running
 
 
+ASKS = [scenario.user("weather?"), scenario.agent(), scenario.succeed()]
+
+
 def run(px: Listening, agent: AgentAdapter, ear: Ear | None = None, **given: Any) -> ScenarioResult:
-    script = given.pop("script", [scenario.user("weather?"), scenario.agent(), scenario.succeed()])
+    script = given.pop("script", ASKS)
     return asyncio.run(executor(agent, script=script, proxy=px.url, ear=ear, **given).run())
 
 
@@ -336,32 +339,11 @@ def test_an_agent_that_breaks_after_a_retry_broke_by_itself(tmp_path: Path) -> N
     assert finished(ear).status == Status.AGENT_ERROR
 
 
-def test_runs_in_parallel_keep_their_traffic_apart(tmp_path: Path) -> None:
-    """Agents that read the environment take turns, one that uses the session need not; each lands in its own run."""
-    steps = [step(user=f"weather {n}?", say=f"sunny {n}") for n in range(6)]
-
-    async def go(px: Listening) -> list[ScenarioResult]:
-        def one(n: int) -> Any:
-            agent = Direct() if n % 2 else Calls()
-            script = [scenario.user(f"weather {n}?"), scenario.agent(), scenario.succeed()]
-            return scenario.run(f"n{n}", "d", [agent], script=script, verbose=False, proxy=px.url)
-
-        return list(await asyncio.gather(*(one(n) for n in range(6))))
-
-    provider = Provider(steps, ordered=False)
-    with provider, near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px:
-        results = asyncio.run(go(px))
-    assert [said(result)[1] for result in results] == [f"sunny {n}" for n in range(6)]
-    assert [result.usage["agent"].calls for result in results] == [1] * 6
-    assert [result.labels for result in results] == [()] * 6
-
-
 def test_runs_of_one_recording_come_one_after_the_other(tmp_path: Path) -> None:
     """Not an error about a session that is open."""
 
     async def go(px: Listening) -> list[ScenarioResult]:
-        script = [scenario.user("weather?"), scenario.agent(), scenario.succeed()]
-        runs = (scenario.run("same", "d", [Direct()], script=script, verbose=False, proxy=px.url) for _ in range(3))
+        runs = (scenario.run("same", "d", [Direct()], script=ASKS, verbose=False, proxy=px.url) for _ in range(3))
         return await asyncio.gather(*runs)
 
     with recording(tmp_path / "x.db", step(user="weather?", say="fine", times=None)) as (px, _):
@@ -447,8 +429,7 @@ def test_the_environment_names_the_proxy(tmp_path: Path, monkeypatch: pytest.Mon
     """LLMPROXY_URL, unless the run says otherwise."""
     with recording(tmp_path / "x.db", step(user="weather?", say="fine", times=None)) as (px, _):
         monkeypatch.setenv("LLMPROXY_URL", px.url)
-        script = [scenario.user("weather?"), scenario.agent(), scenario.succeed()]
-        found = asyncio.run(executor(Direct(), script=script).run())
+        found = asyncio.run(executor(Direct(), script=ASKS).run())
         without = asyncio.run(executor(User(), proxy=False, max_turns=1).run())
     assert (found.cassette[:1], without.cassette, without.tool_calls) == ("n", "", None)
 
