@@ -7,15 +7,16 @@ import hashlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Status, Step
+from llmproxy.report.events import Assertion, Completed, Finished, Message, Status, Step
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.run_context import SuiteRunContext
 from llmproxy.suite.run.runner import SuiteResult, run_cases
+from tests.scenario.people import Ear
 from tests.support.process import ROOT, python
 
 
@@ -46,16 +47,7 @@ MEETING = Meeting()
 AGENT = ROOT / "fixtures" / "agents" / "tasks.py"
 
 
-@dataclass
-class Told:
-    events: list[Event] = field(default_factory=list)
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def close(self) -> None:
-        pass
-
+class Told(Ear):
     @property
     def finished(self) -> list[Finished]:
         return [each for each in self.events if isinstance(each, Finished)]

@@ -67,7 +67,7 @@ def bad(assertions: list[Any]) -> list[str]:
 
 
 def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], list[str]]:
-    """Play setup, chat, created, verify and wait; returns what was said and what was wrong."""
+    """Play setup, chat, created, verify, wait and clean-up, which leaves nothing; returns what was said and what was wrong."""
     with rows(language, folder, running, time.monotonic) as (store, entities):
         entities.insert_row("tasks", {"title": "Parent"}, "parent")
         before = take_row_snapshot_before_step(entities, ["tasks", "reminders"])
@@ -86,6 +86,9 @@ def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], 
         wrong += bad(wait_until_rows_match(entities, "wait", wait))
         made = store.list("tasks")
         assert [row["createdAt"] for row in made if row["title"] == "Sub"] == [SEEDED["LLMPROXY_NOW"]]
+    store = build_suite_store(store_of(language, folder, running.url), folder)
+    assert store.list("tasks") == store.list("reminders") == []
+    store.close()
     return said, wrong
 
 
@@ -120,15 +123,6 @@ def test_node_keeps_rows_in_sqlite_where_it_has_one(tmp_path: Path) -> None:
     assert store.insert("tasks", {"title": "t"})["status"] == "todo"
     assert set(store.describe("reminders").columns) >= {"text", "taskId", "status"}
     store.close()
-
-
-def test_clean_up_leaves_nothing(language: str, tmp_path: Path) -> None:
-    """After a run neither setup's rows nor the agent's are there, those that no assertion looked for included."""
-    with model(language) as p, agent(language, tmp_path, f"{p.url}/v1", env=SEEDED) as running:
-        story(language, tmp_path, running)
-        store = build_suite_store(store_of(language, tmp_path, running.url), tmp_path)
-        assert store.list("tasks") == store.list("reminders") == []
-        store.close()
 
 
 WRONG = {

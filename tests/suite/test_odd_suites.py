@@ -157,6 +157,7 @@ ENDS = {
     one("""{chat: '{"a": 1}', response: {json: {"$.a": {exists: false}}}}"""): ("failed", "exists"),
     one("""{chat: '{"a": [{"b": 1}]}', response: {json: {"$.a[0].b": 1, "$": {exists: true}}}}"""): ("passed", ""),
     one("""{chat: '{"$": 1, "a": 2}', response: {json: {"$.a": 2}}}"""): ("failed", ""),
+    one("{chat: '${env:LLMPROXY_NEVER_SET}'}"): ("environment_error", "has no variable LLMPROXY_NEVER_SET"),
     response("{contains: '${env:LLMPROXY_NEVER_SET}'}"): ("environment_error", "has no variable LLMPROXY_NEVER_SET"),
 }  # fmt: skip
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.row_selection import (
     MOST_ROWS,
-    RowCheckContext,
     append_to_failed_assertion,
     build_now_and_seed_env,
     capture_row_as_variable,
@@ -29,19 +28,19 @@ from llmproxy.suite.stores import ColumnType, Row, StoreError, UnknownColumn
 from tests.suite.runs import Run, lines, run
 
 
+def selected(made: Run, filters: dict[str, Any], user: str | None = "anna") -> list[Row]:
+    return select_entity_rows_by_filters(made.store, made.store.describe("tasks"), filters, made.scope, user)
+
+
 def test_filters_are_matchers_and_narrow_to_the_user(made: Run) -> None:
     """Somebody else's row is not selected, unless the filters say whose."""
     made.add("Buy milk")
     made.add("Buy bread")
     made.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
-    info = made.store.describe("tasks")
     milk = {"title": {"contains": "milk"}}
-    assert [row["userId"] for row in select_entity_rows_by_filters(made.store, info, milk, made.scope, "anna")] == [
-        "anna"
-    ]
-    (bert,) = select_entity_rows_by_filters(made.store, info, {**milk, "userId": "bert"}, made.scope, "anna")
-    assert bert["userId"] == "bert"
-    assert len(select_entity_rows_by_filters(made.store, info, milk, made.scope, None)) == 2
+    assert [row["userId"] for row in selected(made, milk)] == ["anna"]
+    assert [row["userId"] for row in selected(made, {**milk, "userId": "bert"})] == ["bert"]
+    assert len(selected(made, milk, None)) == 2
 
 
 def test_a_filter_keeps_its_type() -> None:
@@ -49,35 +48,30 @@ def test_a_filter_keeps_its_type() -> None:
     made = run(names=["x"])
     row = made.add("a", priority=1)
     made.scope.capture_row("x", row)
-    info = made.store.describe("tasks")
     unclear = 'priority of tasks cannot be judged: expected "1", found 1: text is not a number'
     with pytest.raises(StepError, match=unclear):
-        select_entity_rows_by_filters(made.store, info, {"priority": "1"}, made.scope, "anna")
-    assert select_entity_rows_by_filters(made.store, info, {"priority": "2"}, made.scope, "anna") == []
-    assert select_entity_rows_by_filters(made.store, info, {"priority": "1", "title": "b"}, made.scope, "anna") == []
-    assert select_entity_rows_by_filters(made.store, info, {"priority": 1}, made.scope, "anna") == [row]
-    assert select_entity_rows_by_filters(
-        made.store, info, {"priority": {"ref": "$x.priority"}}, made.scope, "anna"
-    ) == [row]
-    assert select_entity_rows_by_filters(made.store, info, {"title": "$x.title"}, made.scope, "anna") == [row]
+        selected(made, {"priority": "1"})
+    for none in ({"priority": "2"}, {"priority": "1", "title": "b"}):
+        assert selected(made, none) == []
+    for one in ({"priority": 1}, {"priority": {"ref": "$x.priority"}}, {"title": "$x.title"}):
+        assert selected(made, one) == [row]
 
 
 def test_a_filter_that_cannot_be_judged_selects_nothing_silently() -> None:
     """A name without a value is an error, not an empty selection."""
     made = run(names=["later"])
     made.add("a")
-    info = made.store.describe("tasks")
     with pytest.raises(StepError, match="has no value yet"):
-        select_entity_rows_by_filters(made.store, info, {"title": "$later.title"}, made.scope, "anna")
+        selected(made, {"title": "$later.title"})
     with pytest.raises(StepError, match=r"filters.title of tasks cannot be judged"):
-        select_entity_rows_by_filters(made.store, info, {"title": {"contains": "$later.title"}}, made.scope, "anna")
+        selected(made, {"title": {"contains": "$later.title"}})
 
 
 def test_too_many_rows_are_an_error(made: Run) -> None:
     for _ in range(MOST_ROWS + 1):
         made.add("x")
     with pytest.raises(StoreError, match="more than 10000 rows"):
-        select_entity_rows_by_filters(made.store, made.store.describe("tasks"), {"title": "x"}, made.scope, "anna")
+        selected(made, {"title": "x"})
 
 
 def test_a_column_that_no_row_ever_had_is_unknown() -> None:
@@ -131,13 +125,6 @@ def test_a_spawned_agent_is_told_time_and_seed() -> None:
         "LLMPROXY_NOW": "2027-01-04T09:00:00Z",
         "LLMPROXY_SEED": "task-001~2",
     }
-
-
-def test_without_a_store_every_look_is_an_error() -> None:
-    """Nothing about entities passes by there being no entities."""
-    look = RowCheckContext(adapter=None, scope=run().scope, user=None, clock=lambda: 0, sleep=lambda _: None)
-    with pytest.raises(SuiteError, match="no store is configured"):
-        _ = look.store
 
 
 def test_one_row_is_bound(made: Run) -> None:

@@ -174,20 +174,6 @@ def test_what_is_said_of_several_calls_holds_for_every_one(
     assert next((each for each in (FAILED, ERROR) if each in statuses), PASSED) is status, found
 
 
-def test_results_can_be_asserted() -> None:
-    """What the tool returned, and whether it failed."""
-    good, bad = step(CREATE, results=('{"id": 7}',)), step(CREATE, results=("Error: full",))
-    for seen, tool, holds in (
-        (good, {"output": {"contains": "7"}, "error": False}, True), (good, {"output": {"contains": "8"}}, False),
-        (bad, {"error": {"contains": "full"}}, True), (good, {"error": True}, False),
-    ):  # fmt: skip
-        assert all_assertions_hold(check_expected_tool_calls(wanted(createTask=tool), seen, CaseVariables())) is holds
-    unanswered = check_expected_tool_calls(
-        wanted(createTask={"output": {"contains": "7"}}), step(CREATE), CaseVariables()
-    )
-    assert (unanswered[0].status, "no result of it was seen" in unanswered[0].message) == (ERROR, True)
-
-
 def test_other_tools_may_be_called_unless_only_these_may() -> None:
     """The world is open; `onlyTools` and ``*`` close it."""
     seen = step(CREATE, call("deleteTask", {}, "d"))

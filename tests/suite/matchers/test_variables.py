@@ -95,6 +95,7 @@ def test_a_whole_reference_keeps_its_type(scope: CaseVariables, value: object, r
     ("$nothing.x", "nothing is called $nothing"),
     ("${nothing}", "nothing is called $nothing"),
     ("$task.titel", "there is no field `titel`"),
+    ("$task.titel", "did you mean `title`"),
     ("$user.tags[2]", "the list has 2 items"),
     ("$title.x", "asks for a member of an object"),
     ("${env:MISSING}", "the environment has no variable MISSING"),
@@ -108,11 +109,6 @@ def test_what_has_no_value_is_never_sent(scope: CaseVariables, text: str, words:
         with pytest.raises(StepError, match=re.escape(words)) as caught:
             scope.resolve_value(written)
         assert caught.value.exit_code is Exit.ENVIRONMENT
-
-
-def test_a_wrong_field_names_the_near_one(scope: CaseVariables) -> None:
-    with pytest.raises(StepError, match="did you mean `title`"):
-        scope.lookup_value("$task.titel")
 
 
 def test_last_answer_and_conversations_have_values_once_they_are() -> None:

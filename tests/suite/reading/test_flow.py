@@ -6,12 +6,12 @@ import pytest
 
 from llmproxy.suite.reading.scenario_step_checks import ScenarioVariableChecker, list_capture_names
 from llmproxy.yaml_reader import Problems, YamlMapping, read_documents
+from tests.support.narrowing import narrow
 
 
 def follow(text: str, **values: object) -> tuple[list[str], list[str]]:
     problems, doubts = Problems(), Problems()
-    root = read_documents(text, "f", problems)[0][0]
-    assert isinstance(root, YamlMapping)
+    root = narrow(YamlMapping, read_documents(text, "f", problems)[0][0])
     flow = ScenarioVariableChecker(problems, doubts)
     flow.values.update(values)
     if isinstance(root.get("vars"), YamlMapping):
@@ -132,8 +132,7 @@ def test_a_bare_word_is_only_doubted() -> None:
 def test_all_names_of_a_scenario_are_found() -> None:
     """In setup, steps of setup, created rows and verify."""
     text = "setup: [{as: $a}]\nsteps: [{setup: [{as: b}]}, {created: [{as: $c}, {}]}, {verify: {as: $d}}, 5]"
-    root = read_documents(text, "f", Problems())[0][0]
-    assert isinstance(root, YamlMapping)
+    root = narrow(YamlMapping, read_documents(text, "f", Problems())[0][0])
     assert list(list_capture_names(root)) == ["a", "b", "c", "d"]
 
 

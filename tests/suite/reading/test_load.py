@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.reading.load import LoadedSuites, find_probable_scenario_mistakes, load_suites
-from llmproxy.yaml_reader import Problems, YamlMapping, read_documents, read_yaml_file
+from llmproxy.yaml_reader import Problems, YamlMapping, read_documents
 
 GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
 STEPS = "steps: [{chat: hi, totalToolCalls: 1}]"
@@ -197,13 +197,6 @@ def test_doubts_do_not_stop_anything(tmp_path: Path) -> None:
     ]
 
 
-def test_no_path_means_nothing() -> None:
-    """A misspelt file is an error, never an empty run."""
-    with pytest.raises(SuiteError, match="there is no such file"):
-        load_suites(["nowhere/suite.yaml"])
-    assert load_suites([]).scenarios == []
-
-
 def test_two_hundred_scenarios_load_quickly(tmp_path: Path) -> None:
     """In little time and memory; alone on the machine it is a fifth of a second."""
     one = "- id: t-{0}\n  steps:\n  - chat: add task {0}\n    tools: {{create: 1}}\n    created: [{{entity: t, as: $t, fields: {{title: '{0}'}}}}]\n  - {{chat: finish $t.title, continueConversation: true, tools: {{update: {{gte: 1}}}}}}\n"
@@ -216,20 +209,6 @@ def test_two_hundred_scenarios_load_quickly(tmp_path: Path) -> None:
     assert len(loaded.scenarios) == 200
     assert seconds < 10
     assert peak < 20_000_000
-
-
-def test_a_five_megabyte_file_is_refused_with_a_reason(tmp_path: Path) -> None:
-    began = time.process_time()
-    told = refused(tmp_path, "name: s\nscenarios:\n" + f"- {{id: a, {STEPS}}}\n" * 110_000)
-    assert time.process_time() - began < 2
-    assert "MB, and at most 1.0 MB are read" in told[0]
-
-
-def test_the_guide_is_read_as_it_is() -> None:
-    """It is a file of fragments, not of suites: each document is told apart."""
-    assert len(read_yaml_file(GUIDE, Problems())) == 18
-    with pytest.raises(SuiteError, match="neither a suite"):
-        load_suites([GUIDE])
 
 
 def doubts(text: str) -> list[str]:

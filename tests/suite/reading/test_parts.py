@@ -176,6 +176,9 @@ def test_what_means_nothing_is_a_problem(folder: Path) -> None:
     problems = Problems()
     (folder / "empty").mkdir()
     assert find_suite_files([folder / "siute.yaml", f"{folder}/*.txt", folder / "empty"], problems) == []
+    assert load_suites([]).scenarios == []
+    with pytest.raises(SuiteError, match="there is no such file"):
+        load_suites(["nowhere/suite.yaml"])
     told = [str(problem) for problem in problems]
     assert len(told) == 3
     assert "there is no such file (did you mean `suite.yaml`?)" in told[0]

@@ -6,8 +6,7 @@ import time
 from pathlib import Path
 
 from llmproxy.report.events import Started, Status
-from tests.suite import rig
-from tests.suite.run.test_runner import SETUP, run, suite
+from tests.suite.run.test_runner import SETUP, run
 
 
 def test_a_run_says_how_to_run_it_again(tmp_path: Path) -> None:
@@ -38,13 +37,6 @@ def test_reasons_are_told_with_their_step(tmp_path: Path) -> None:
     """A reader of one line knows where to look."""
     found = run(tmp_path, "{chat: x, label: greet, response: {contains: hello}}")
     assert found.told.finished[0].reasoning.startswith("step 1 (greet): response.contains: ")
-
-
-def test_variables_of_the_environment_are_needed(tmp_path: Path) -> None:
-    """A variable that is not set is an error that names it."""
-    text = suite(rig.echo(tmp_path), '{chat: "${env:NO_SUCH_VARIABLE_HERE}"}')
-    found = rig.run(rig.cases_of(tmp_path, text))
-    assert (found.statuses, "NO_SUCH_VARIABLE_HERE" in found.why) == (["environment_error"], True)
 
 
 def test_rows_can_be_set_up_between_steps(tmp_path: Path) -> None:
@@ -78,12 +70,6 @@ def test_conversations_go_on(tmp_path: Path) -> None:
     )
     found = run(tmp_path, *steps, body="return str(len(messages))")
     assert found.statuses == ["passed"], found.why
-
-
-def test_what_was_there_before_was_not_created(tmp_path: Path) -> None:
-    """`created` is relative to the beginning of its step."""
-    found = run(tmp_path, "{chat: x, created: [{entity: tasks, fields: {title: Old}}]}", scenario=SETUP)
-    assert (found.statuses, "was there before" in found.why) == (["failed"], True)
 
 
 LOSING = """

@@ -106,8 +106,12 @@ def verdict(status: str) -> Step:
     return step(call=call, model="gpt-4.1-mini", times=None)
 
 
+type Tape = tuple[Path, dict[str, str], Provider]
+"""A folder with an agent, the environment in which it asks a model, and the provider of that."""
+
+
 @pytest.fixture(scope="module")
-def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str], Provider]]:
+def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tape]:
     folder = tmp_path_factory.mktemp("rejudge")
     (folder / "agent.py").write_text(AGENT, encoding="utf-8")
     call = [{"name": "get_weather", "arguments": {"city": "Oslo"}}]
@@ -118,12 +122,9 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
         step(model="gpt-4o-mini", call=ENDS, times=None),
     )
     with Provider(Script(steps, ordered=False)) as upstream:
-        env = {"OPENAI_BASE_URL": upstream.url + "/v1", "OPENAI_API_KEY": "k"}
-        (folder / "t.suite.yaml").write_text(suite(STEP))
-        ran = test(folder, env, "--mode", "record", "--report", "json=run.json")
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        (folder / "agent-ran").unlink()
-        yield folder, env, upstream
+        made = folder, {"OPENAI_BASE_URL": upstream.url + "/v1", "OPENAI_API_KEY": "k"}, upstream
+        record(made, suite(STEP), "run.json")
+        yield made
 
 
 def test(folder: Path, env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
@@ -134,16 +135,25 @@ def test(folder: Path, env: dict[str, str], *words: str) -> subprocess.Completed
 test.__test__ = False  # type: ignore[attr-defined]
 
 
-def again(tape: tuple[Path, dict[str, str], Provider], text: str, *words: str) -> tuple[int, str]:
+def record(tape: Tape, text: str, report: str, mode: str = "record", code: int = 0) -> None:
+    """Run the agent by a suite, with a report."""
+    folder, env, _ = tape
+    (folder / "t.suite.yaml").write_text(text)
+    ran = test(folder, env, "--mode", mode, "--report", f"json={report}")
+    assert (ran.returncode, "Warning" in ran.stderr) == (code, False), ran.stdout + ran.stderr
+    (folder / "agent-ran").unlink()
+
+
+def again(tape: Tape, text: str, *words: str, report: str = "run.json") -> tuple[int, str]:
     """Judge the recorded run again by another suite; returns exit code and output."""
     folder, env, _ = tape
     (folder / "t.suite.yaml").write_text(text)
-    ran = test(folder, env, "--rejudge", "run.json", *words)
+    ran = test(folder, env, "--rejudge", report, *words)
     assert not (folder / "agent-ran").exists(), "the agent was run"
     return ran.returncode, ran.stdout + ran.stderr
 
 
-def test_other_assertions_are_evaluated_on_what_was_recorded(tape: tuple[Path, dict[str, str], Provider]) -> None:
+def test_other_assertions_are_evaluated_on_what_was_recorded(tape: Tape) -> None:
     """Of the answer and of the traffic: what holds passes, what does not fails; nobody asks a model."""
     asked = len(tape[2].requests)
     wanted = "tools: {get_weather: {input: {city: Oslo}, output: {contains: '4'}}}, usage: {callCount: 2}"
@@ -159,7 +169,7 @@ def test_other_assertions_are_evaluated_on_what_was_recorded(tape: tuple[Path, d
     assert len(tape[2].requests) == asked
 
 
-def test_a_judge_is_asked_anew_and_replayed_later(tape: tuple[Path, dict[str, str], Provider]) -> None:
+def test_a_judge_is_asked_anew_and_replayed_later(tape: Tape) -> None:
     """Without a recording of its own it is a miss, recorded it counts; its recording lies beside that of the run."""
     judged = suite(STEP, "{judge: {criteria: ['the answer names a number']}}")
     code, said = again(tape, judged)
@@ -183,14 +193,12 @@ def test_a_judge_is_asked_anew_and_replayed_later(tape: tuple[Path, dict[str, st
     (["{chat: 'weather?', faults: http-500}"], "the mocks or the faults are others than in the recorded run"),
     (["{chat: 'weather?', messageProcessing: {condenser: {activated: false}}}"], "what the agent itself said of it"),
 ])  # fmt: skip
-def test_what_cannot_be_judged_again_is_an_error(
-    tape: tuple[Path, dict[str, str], Provider], steps: list[str], why: str
-) -> None:
+def test_what_cannot_be_judged_again_is_an_error(tape: Tape, steps: list[str], why: str) -> None:
     code, said = again(tape, suite(*steps))
     assert (code, why in said) == (3, True), said
 
 
-def test_under_pytest_it_is_the_same(tape: tuple[Path, dict[str, str], Provider]) -> None:
+def test_under_pytest_it_is_the_same(tape: Tape) -> None:
     folder, env, _ = tape
 
     def rejudge(text: str, report: str) -> pytest.RunResult:
@@ -208,65 +216,44 @@ def test_under_pytest_it_is_the_same(tape: tuple[Path, dict[str, str], Provider]
     assert not (folder / "agent-ran").exists()
 
 
-def test_a_run_without_its_recording_is_an_error(tape: tuple[Path, dict[str, str], Provider]) -> None:
+def test_a_run_without_its_recording_is_an_error(tape: Tape) -> None:
     """The report names recordings that are not there: of another run, or recorded anew since."""
-    folder, env, _ = tape
-    other = (folder / "run.json").read_text().replace("@", "@0")
-    (folder / "other.json").write_text(other)
-    (folder / "t.suite.yaml").write_text(suite(STEP))
-    ran = test(folder, env, "--rejudge", "other.json")
-    assert (ran.returncode, "it was recorded anew since" in ran.stdout) == (3, True), ran.stdout + ran.stderr
+    (tape[0] / "other.json").write_text((tape[0] / "run.json").read_text().replace("@", "@0"))
+    code, said = again(tape, suite(STEP), report="other.json")
+    assert (code, "it was recorded anew since" in said) == (3, True), said
 
 
-def test_the_last_test_needs_no_report(tape: tuple[Path, dict[str, str], Provider]) -> None:
+def test_the_last_test_needs_no_report(tape: Tape) -> None:
     """`last` is what the last test told; judging it again leaves it."""
-    folder, env, _ = tape
-    (folder / "t.suite.yaml").write_text(suite("{chat: 'weather?', tools: {get_weather: 0}}"))
     for _ in range(2):
-        ran = test(folder, env, "--rejudge", "last")
-        assert (ran.returncode, "FAIL  one" in ran.stdout) == (1, True), ran.stdout + ran.stderr
+        code, said = again(tape, suite("{chat: 'weather?', tools: {get_weather: 0}}"), report="last")
+        assert (code, "FAIL  one" in said) == (1, True), said
 
 
-def test_recorded_verdicts_are_used_again(tape: tuple[Path, dict[str, str], Provider]) -> None:
+def test_recorded_verdicts_are_used_again(tape: Tape) -> None:
     """An unchanged judge is not called; and several judges of one model print no warning, for a suite has no remedy."""
-    folder, env, upstream = tape
     judged = suite(STEP, "{judge: {criteria: [it is short], judges: 3}}").replace("id: one", "id: two")
-    (folder / "t.suite.yaml").write_text(judged)
-    ran = test(folder, env, "--mode", "record", "--report", "json=judged.json")
-    assert (ran.returncode, "Warning" in ran.stderr) == (1, False), ran.stderr
-    (folder / "agent-ran").unlink()
-    asked = len(upstream.requests)
-    ran = test(folder, env, "--rejudge", "judged.json")
-    assert (ran.returncode, "it is failed" in ran.stdout, len(upstream.requests)) == (1, True, asked), ran.stdout
+    record(tape, judged, "judged.json", code=1)
+    asked = len(tape[2].requests)
+    code, said = again(tape, judged, report="judged.json")
+    assert (code, "it is failed" in said, len(tape[2].requests)) == (1, True, asked), said
 
 
-def test_calls_that_nobody_recorded_are_not_none(tape: tuple[Path, dict[str, str], Provider]) -> None:
+def test_calls_that_nobody_recorded_are_not_none(tape: Tape) -> None:
     """They passed through, so nothing is known of them: neither their number nor their tools."""
-    folder, env, _ = tape
-    (folder / "t.suite.yaml").write_text(suite("{chat: 'weather?', response: {contains: cold}}"))
-    ran = test(folder, env, "--mode", "passthrough", "--report", "json=passed.json")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    (folder / "agent-ran").unlink()
-    (folder / "t.suite.yaml").write_text(suite("{chat: 'weather?', tools: {get_weather: 0}, usage: {callCount: 0}}"))
-    ran = test(folder, env, "--rejudge", "passed.json")
-    assert (ran.returncode, "seen were call 1 of the session" in ran.stdout, "call 3" in ran.stdout) == (
-        3, True, False,
-    ), ran.stdout  # fmt: skip
+    record(tape, suite("{chat: 'weather?', response: {contains: cold}}"), "passed.json", "passthrough")
+    none = suite("{chat: 'weather?', tools: {get_weather: 0}, usage: {callCount: 0}}")
+    code, said = again(tape, none, report="passed.json")
+    assert (code, "seen were call 1 of the session" in said, "call 3" in said) == (3, True, False), said
 
 
-def test_another_conversation_is_not_judged(tape: tuple[Path, dict[str, str], Provider]) -> None:
+def test_another_conversation_is_not_judged(tape: Tape) -> None:
     """A simulated user with another task would have said something else."""
-    folder, env, _ = tape
-    simulated = suite("{simulate: {goal: know it, firstMessage: 'weather?', model: openai/gpt-4o-mini}}").replace(
-        "one", "who"
-    )
-    (folder / "t.suite.yaml").write_text(simulated)
-    ran = test(folder, env, "--mode", "record", "--report", "json=simulated.json")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    (folder / "agent-ran").unlink()
-    (folder / "t.suite.yaml").write_text(simulated.replace("know it", "book it"))
-    ran = test(folder, env, "--rejudge", "simulated.json")
-    assert (ran.returncode, "the simulated user's task" in ran.stdout) == (3, True), ran.stdout + ran.stderr
+    simulated = suite("{simulate: {goal: know it, firstMessage: 'weather?', model: openai/gpt-4o-mini}}")
+    record(tape, simulated.replace("one", "who"), "simulated.json")
+    other = simulated.replace("one", "who").replace("know it", "book it")
+    code, said = again(tape, other, report="simulated.json")
+    assert (code, "the simulated user's task" in said) == (3, True), said
 
 
 def test_a_report_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from llmproxy.report.events import Assertion, Message, Status, Verdict
 from llmproxy.suite.run.step_context import StepResult
 from llmproxy.trace.observing.agent_activity import AgentActivity
-from tests.provider import Provider, step
+from tests.provider import Provider, Step, step
 from tests.scenario.parties import finish
 from tests.suite import rig
 from tests.suite.run.test_runner import run
@@ -71,31 +70,34 @@ def text(agent: str, *steps: str) -> str:
     return f"name: sim\nagent: {agent}\nscenarios:\n  - id: one\n    steps:\n{listed}\n"
 
 
-@pytest.fixture
-def played(tmp_path: Path) -> Iterator[str]:
-    """Run a proxy that records from a provider who plays the user: one question, then the end."""
-    steps = [
-        step(say="Where is my order?"),
-        step(call=[{"name": "end_conversation", "arguments": {"message": "Thanks", "goal_reached": True}}], times=None),
-    ]
-    with Provider(steps, check=False) as p, near("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
-        yield px.url
+def play(folder: Path, text: str, *said: Step, mode: str = "record") -> tuple[rig.Result, int]:
+    """Run a suite before a provider who plays user and judge; returns what it was asked, too."""
+    with Provider(said, check=False) as p, near(mode, folder / "x.db", upstreams={"openai": p.url}) as px:
+        return rig.run(rig.cases_of(folder, text), proxy=px.url), len(p.requests)
 
 
-def test_a_user_talks_until_the_goal_is_reached(tmp_path: Path, agent: str, played: str) -> None:
+def end(**arguments: object) -> Step:
+    return step(call=[{"name": "end_conversation", "arguments": {"message": "Thanks", **arguments}}], times=None)
+
+
+ASKS = step(say="Where is my order?")
+JUDGED = "{chat: Where is it?}", "{judge: {criteria: [It names the order], model: openai/gpt-4o-mini}}"
+
+
+def test_a_user_talks_until_the_goal_is_reached(tmp_path: Path, agent: str) -> None:
     """It ends the conversation itself; the agent's answers are those of the suite, and asserted like any other."""
     simulated = '{simulate: {goal: "find out where my order is", model: openai/gpt-4o-mini, maxTurns: 4}, response: {contains: "17"}}'
-    found = rig.run(rig.cases_of(tmp_path, text(agent, simulated)), proxy=played)
+    found, _ = play(tmp_path, text(agent, simulated), ASKS, end(goal_reached=True))
     assert found.statuses == ["passed"], found.why
     assert found.told.said == ["Where is my order?", "Your order 17 is on its way."]
     assert found.told.assertion("simulate.goal").status is Status.PASSED
     assert "user" in found.told.finished[0].usage
 
 
-def test_a_goal_that_is_not_reached_is_a_failure(tmp_path: Path, agent: str, played: str) -> None:
+def test_a_goal_that_is_not_reached_is_a_failure(tmp_path: Path, agent: str) -> None:
     """After as many turns as there may be."""
     simulated = '{simulate: {goal: g, firstMessage: "Hello", model: openai/gpt-4o-mini, maxTurns: 1}}'
-    found = rig.run(rig.cases_of(tmp_path, text(agent, simulated)), proxy=played)
+    found, _ = play(tmp_path, text(agent, simulated), ASKS, end(goal_reached=True))
     assert (found.statuses, "was not reached" in found.why) == (["failed"], True)
     assert found.told.said[0] == "Hello"
 
@@ -104,26 +106,21 @@ def test_a_judge_that_contradicts_itself_passes_nobody(tmp_path: Path, agent: st
     """All criteria passed, and its own verdict is a failure: that is no verdict."""
     arguments = {"criteria": {"c1": {"status": "passed"}}, "reasoning": "r", "verdict": "failure"}
     verdict = step(call=[{"name": "finish_test", "arguments": arguments}], times=None)
-    judged = text(agent, "{chat: Where is it?}", "{judge: {criteria: [It names the order], model: openai/gpt-4o-mini}}")
-    with Provider([verdict], check=False) as p, near("record", tmp_path / "j.db", upstreams={"openai": p.url}) as px:
-        found = rig.run(rig.cases_of(tmp_path, judged), proxy=px.url)
+    found, _ = play(tmp_path, text(agent, *JUDGED), verdict)
     assert (found.statuses, "own verdict was 'failure'" in found.why) == (["environment_error"], True), found.why
 
 
-@pytest.mark.parametrize(("end", "status", "words"), [
+@pytest.mark.parametrize(("told", "status", "words"), [
     ({"message": "Never mind.", "goal_reached": False}, "failed",
      'gave up, the goal was not reached: "Never mind."'),
     ({"message": ""}, "environment_error", "did not say whether the goal was reached"),
     ({"message": "", "goal_reached": "yes"}, "environment_error", "did not say whether the goal was reached"),
 ])  # fmt: skip
 def test_who_gives_up_has_not_reached_the_goal(
-    tmp_path: Path, agent: str, end: dict[str, object], status: str, words: str
+    tmp_path: Path, agent: str, told: dict[str, object], status: str, words: str
 ) -> None:
     """The conversation is over either way; what it came to, the user says."""
-    steps = [step(say="Where is my order?"), step(call=[{"name": "end_conversation", "arguments": end}])]
-    with Provider(steps, check=False) as p, near("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
-        cases = rig.cases_of(tmp_path, text(agent, "{simulate: {goal: g, model: openai/gpt-4o-mini}}"))
-        found = rig.run(cases, proxy=px.url)
+    found, _ = play(tmp_path, text(agent, "{simulate: {goal: g, model: openai/gpt-4o-mini}}"), ASKS, end(**told))
     assert (found.statuses, words in found.why) == ([status], True), found.why
 
 
@@ -143,10 +140,8 @@ def test_a_recorded_failure_is_no_dead_end(tmp_path: Path, agent: str) -> None:
 
 def test_who_leaves_before_the_agent_answers_says_nothing_of_it(tmp_path: Path, agent: str) -> None:
     """In a conversation that goes on: an error, whatever the user says of the goal."""
-    end = step(call=[{"name": "end_conversation", "arguments": {"message": "Thanks", "goal_reached": True}}])
     steps = "{chat: hi}", "{simulate: {goal: g, model: openai/gpt-4o-mini}, continueConversation: true}"
-    with Provider([end], check=False) as p, near("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
-        found = rig.run(rig.cases_of(tmp_path, text(agent, *steps)), proxy=px.url)
+    found, _ = play(tmp_path, text(agent, *steps), end(goal_reached=True))
     said = "ended the conversation before the agent had said anything"
     assert (found.statuses, said in found.why) == (["environment_error"], True), found.why
 
@@ -164,13 +159,10 @@ def test_a_judge_needs_a_conversation(tmp_path: Path, agent: str) -> None:
 def test_a_judge_decides_each_criterion(tmp_path: Path, agent: str, found: str, status: str) -> None:
     """Passed is a pass, failed a failure, and what it could not decide an error; recorded once, it is replayed."""
     verdict = finish(found, evidence=[ANSWER], times=None)
-    said = text(agent, "{chat: Where is it?}", "{judge: {criteria: [It names the order], model: openai/gpt-4o-mini}}")
-    cases = rig.cases_of(tmp_path, said)
     for mode in ("record", "replay"):
-        with Provider([verdict], check=False) as p, near(mode, tmp_path / "j.db", upstreams={"openai": p.url}) as px:
-            result = rig.run(cases, proxy=px.url)
+        result, asked = play(tmp_path, text(agent, *JUDGED), verdict, mode=mode)
         assert result.statuses == [status], result.why
-        assert bool(p.requests) is (mode == "record")
+        assert bool(asked) is (mode == "record")
         assert result.told.assertion("judge.criteria[0]").expected == "It names the order"
         assert next(each for each in result.told.events if isinstance(each, Verdict)).success is (found == "passed")
         assert result.told.finished[0].usage["judge"].calls == 1
@@ -178,21 +170,16 @@ def test_a_judge_decides_each_criterion(tmp_path: Path, agent: str, found: str, 
 
 def test_a_simulated_and_judged_conversation_is_replayed_whole(tmp_path: Path, agent: str) -> None:
     """User, agent and judge are answered from the recording; nothing is sent, and every message is the same."""
-    script = [
-        step(say="Where is my order?"),
-        step(call=[{"name": "end_conversation", "arguments": {"message": "Thanks", "goal_reached": True}}]),
-        finish("passed", evidence=[ANSWER], times=None),
-    ]
+    once = step(call=[{"name": "end_conversation", "arguments": {"message": "Thanks", "goal_reached": True}}])
+    script = ASKS, once, finish("passed", evidence=[ANSWER], times=None)
     simulated = "{simulate: {goal: find out where my order is, maxTurns: 4}}"
-    said = text(agent, simulated, "{judge: It names the order}")
     models = "defaults: {judgeModel: openai/gpt-4o-mini, simulatorModel: openai/gpt-4o-mini}\n"
-    cases = rig.cases_of(tmp_path, said.replace("scenarios:", f"{models}scenarios:"))
+    said = text(agent, simulated, "{judge: It names the order}").replace("scenarios:", f"{models}scenarios:")
     heard = []
     for mode in ("record", "replay"):
-        with Provider(script, check=False) as p, near(mode, tmp_path / "w.db", upstreams={"openai": p.url}) as px:
-            found = rig.run(cases, proxy=px.url)
+        found, asked = play(tmp_path, said, *script, mode=mode)
         assert found.statuses == ["passed"], found.why
-        assert bool(p.requests) is (mode == "record")
+        assert bool(asked) is (mode == "record")
         assert found.told.finished[0].replayed is (mode == "replay")
         assert {party: use.calls for party, use in found.told.finished[0].usage.items()} == {"user": 2, "judge": 1}
         heard.append(found.told.said)

@@ -11,7 +11,6 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.matchers.registry import REGISTRY
-from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.schema import json_schema
 from llmproxy.yaml_reader import Problems, read_documents, read_yaml_file
 from tests.suite.fragment import load_fragment
@@ -68,15 +67,6 @@ def test_what_the_loader_refuses_the_schema_refuses(key: str, wrong: str) -> Non
     with pytest.raises(SuiteError):
         load_fragment("scenario", text)
     assert not VALIDATOR.is_valid(read_documents(text, "f", Problems())[0][0])
-
-
-def test_the_first_line_names_the_schema(tmp_path: Path) -> None:
-    """It is a comment, so the file loads with it."""
-    path = tmp_path / "suite.yaml"
-    path.write_text(
-        f"{json_schema.SCHEMA_COMMENT}\nname: s\nscenarios: [{{id: a, steps: [{{chat: hi}}]}}]\n", encoding="utf-8"
-    )
-    assert len(load_suites([path]).scenarios) == 1
 
 
 def test_the_schema_is_written_beside_the_suite(tmp_path: Path) -> None:

@@ -62,7 +62,16 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("{setup: [{insert: t}]}", "`data` is missing"),
         ("{setup: [{insert: t, data: [1]}]}", "takes a mapping"),
         ("{setup: [{inserts: t, data: {}}]}", "did you mean `insert`?"),
+        ("{wait: {entity: x, fields: {a: 1}, timeoutSeconds: 5}}", "unknown key `timeoutSeconds`"),
+        ("{verify: {tasks: [{title: x}]}}", "unknown key `tasks`"),
+        ("{verify: {entity: tasks, fields: {a: 1}}}", "`verify` selects nothing"),
+        ("{chat: hi, continueConversation: yes}", "only true and false are booleans"),
+        ("{http: {url: x}}", "steps that call HTTP are not part of the format"),
+        ("{sql: x}", "steps that run SQL are not part of the format"),
+        ("chat", "a step"),
     ],
+    "steps": [("[]", "at least one item")],
+    "fields": [("{title: {matches: x}}", "there is no matcher `matches`"), ("{}", "asserts nothing")],
     "tools": [
         ("{a: {gte: 1, input: {x: 1}}}", "write it below `count`"),
         ("{a: [1]}", "takes how often the tool is called"),
@@ -76,6 +85,9 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("{a: {every: {}, count: 1}}", "asserts nothing: it is empty"),
         ("{a: {every: false}}", "nothing else is said"),
         ("{a: {every: true, status: executed}}", "nothing else is said"),
+        ("{x: {min: 1}}", "unknown key `min`"),
+        ("[{name: x, count: 1}]", "takes a mapping"),
+        ("{}", "at least one item"),
     ],
     "response": [
         ("{regex: '(['}", "fragment:1:9: ", "does not compile"),
@@ -88,12 +100,17 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("{anyOf: []}", "fragment:1:9: ", "at least one"),
         ("{not: {foo: 1}}", "fragment:1:8: ", "there is no matcher `foo`"),
         ("just text", "fragment:1:1: ", "takes a mapping"),
+        ("{mentions: x}", "unknown key `mentions`"),
+        ("{matches: x}", "unknown key `matches`"),
+        ("{ignoreCase: true}", "changes nothing here"),
     ],
     "usage": [
         ("{tokens: 5}", "unknown key `tokens`"),
         ("{inputTokens: '5'}", "mind the quotes"),
         ("{anyOf: [{}]}", "nothing is asserted here"),
         ("{allOf: {callCount: 1}}", "takes a list"),
+        ("{anyOf: []}", "takes at least one item"),
+        ("{estimate: true}", "nothing is asserted here"),
     ],
     "created": [
         ("[{fields: {a: 1}}]", "`entity` is missing"),
@@ -104,6 +121,8 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
     "messageProcessing": [
         ("{}", "nothing is asserted here"),
         ("{minEvidence: proven}", "nothing is asserted here"),
+        ("{condensor: {activated: true}}", "did you mean `condenser`?"),
+        ("{condenser: {}}", "nothing is asserted here"),
         ("{condenser: {activated: yes}}", "only true and false"),
         ("{pruner: {summaryContains: x}}", "unknown key `summaryContains`"),
         ("{pruner: {activated: true}, minEvidence: sure}", "takes one of 'declared', 'proven' or 'inferred'"),
@@ -119,4 +138,4 @@ def test_what_cannot_be_meant_is_refused(kind: str, row: tuple[str, ...]) -> Non
     text, *words = row
     with pytest.raises(SuiteError) as caught:
         load_fragment(kind, text)
-    assert [each for each in words if each not in str(caught.value)] == []
+    assert [each for each in ("fragment:1:", *words) if each not in str(caught.value)] == []

@@ -51,6 +51,8 @@ def test_each_kind_is_made(mapping: dict[str, Any], kind: type) -> None:
     ({"sqlalchemy": ""}, "expected a text"),
     ({"sqlalchemy": "no url"}, "is no database URL"),
     ({"sqlalchemy": "sqlite://"}, "in memory is seen by nobody else"),
+    ({"sqlalchemy": "sqlite:///:memory:"}, "in memory is seen by nobody else"),
+    ({"sqlalchemy": "tasks.db"}, "is no database URL"),
     ({"sqlalchemy": "sqlite:///x.db", "headers": {}}, "unknown key 'headers'"),
     ({"sqlalchemy": "sqlite:///x.db", "user": 5}, "store.user"),
     ({"sqlalchemy": "sqlite:///x.db", "entities": []}, None),

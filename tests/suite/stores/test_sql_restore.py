@@ -14,6 +14,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.suite.stores import StoreOperationRejectedError, build_suite_store
 from llmproxy.suite.stores.sql import SqlEntityStore
 from tests.suite.stores.places import POSTGRES, SQLITE
+from tests.support.narrowing import narrow
 
 TASKS_AND_NOTES: dict[str, dict[str, dict[str, str]]] = {"entities": {"tasks": {}, "notes": {}}}
 
@@ -35,8 +36,7 @@ def open_store(url: str) -> Iterator[Callable[..., SqlEntityStore]]:
     made: list[SqlEntityStore] = []
 
     def make(**more: object) -> SqlEntityStore:
-        store = build_suite_store({"sqlalchemy": url, **more}, Path())
-        assert isinstance(store, SqlEntityStore)
+        store = narrow(SqlEntityStore, build_suite_store({"sqlalchemy": url, **more}, Path()))
         made.append(store)
         return store
 
@@ -104,8 +104,7 @@ def test_a_copy_brings_everything_back(tmp_path: Path) -> None:
         agent.executescript(SQLITE)
         agent.execute("INSERT INTO tasks (title) VALUES ('old')")
         agent.commit()
-        store = build_suite_store({"sqlalchemy": "sqlite:///x.db", "reset": "copy"}, tmp_path)
-        assert isinstance(store, SqlEntityStore)
+        store = narrow(SqlEntityStore, build_suite_store({"sqlalchemy": "sqlite:///x.db", "reset": "copy"}, tmp_path))
         store.mark()
         agent.executescript("DELETE FROM tasks; DROP TABLE notes; CREATE TABLE more (id INTEGER PRIMARY KEY)")
         store.reset()
@@ -120,8 +119,7 @@ def test_a_copy_brings_everything_back(tmp_path: Path) -> None:
 
 
 def test_only_files_can_be_copied(postgres_url: Callable[[], str]) -> None:
-    store = build_suite_store({"sqlalchemy": postgres_url(), "reset": "copy"}, Path())
-    assert isinstance(store, SqlEntityStore)
+    store = narrow(SqlEntityStore, build_suite_store({"sqlalchemy": postgres_url(), "reset": "copy"}, Path()))
     with pytest.raises(SuiteError, match="copy is for SQLite files"):
         store.mark()
     store.close()
