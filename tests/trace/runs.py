@@ -10,7 +10,9 @@ from typing import Any
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response, Usage
 from llmproxy.trace import Cassette, Span, SpanKind, TokenUsage
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMessageCache, decode_interaction_to_messages
 from tests.support.messages import asks, call, result, said, user
+from tests.support.narrowing import known
 
 Json = Any
 """A value of JSON; a name of its own because any type will do."""
@@ -97,6 +99,11 @@ def loop() -> list[Interaction]:
     """Return the exchanges of an agent that calls one tool and answers."""
     first = [SYSTEM, user("Weather in Paris?")]
     return [chat(1, first, asks(call())), chat(2, [*first, asks(call()), result()], said("18 degrees."))]
+
+
+def decoded(made: Interaction | None) -> DecodedExchange:
+    """Return an interaction as messages, read for the first time."""
+    return decode_interaction_to_messages(known(made), RequestMessageCache())
 
 
 def store(path: Path, *interactions: Interaction) -> Path:

@@ -17,9 +17,10 @@ from llmproxy.trace.observing.history_edits import (
     find_history_cuts,
     read_provider_edits_from_answer,
 )
-from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_interaction_to_messages
 from tests.support.messages import asks, call, result, said, user
+from tests.support.narrowing import known
 from tests.trace.observing.chats import Chats
+from tests.trace.runs import decoded
 
 SYSTEM = {"role": "system", "content": "You manage tasks."}
 CREATE = call("createTask", {"title": "Buy milk"})
@@ -290,8 +291,7 @@ def test_a_summary_that_is_much_like_the_one_before_is_no_edit_of_it(once: str, 
 
 def test_a_streamed_edit_is_found() -> None:
     """Anthropic tells it in the last events of a stream."""
-    _, made = Chats().add("anthropic", "messages", "/v1/messages", {"messages": [user("x")]}, {})
-    assert made is not None
+    made = known(Chats().add("anthropic", "messages", "/v1/messages", {"messages": [user("x")]}, {})[1])
     edit = {"type": "clear_tool_uses_20250919", "cleared_tool_uses": 2}
     events: list[dict[str, object]] = [
         {"type": "content_block_start", "index": 0, "content_block": {"type": "compaction", "content": ""}},
@@ -301,10 +301,7 @@ def test_a_streamed_edit_is_found() -> None:
     data = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events).encode()
     headers = (("content-type", "text/event-stream"),)
     streamed = replace(made, response=replace(made.response, headers=headers, chunks=(Chunk(0, data),)))
-    found = {
-        each.processor: each
-        for each in read_provider_edits_from_answer(decode_interaction_to_messages(streamed, RequestMessageCache()))
-    }
+    found = {each.processor: each for each in read_provider_edits_from_answer(decoded(streamed))}
     assert found["pruner"].values == {"partsRemoved": 2}
     assert found["condenser"].summaries == ["So far: milk."]
 
@@ -313,13 +310,10 @@ def test_histories_that_the_provider_keeps() -> None:
     """An earlier answer named by its id, or a conversation; silence is no declaration."""
     for member in ({"previous_response_id": "resp_1"}, {"conversation": {"id": "conv_1"}}, {"truncation": "auto"}):
         _, made = Chats().add("openai", "responses", "/v1/responses", {"input": "x"} | member, {"output": []})
-        assert made is not None
-        assert explain_history_kept_by_provider(decode_interaction_to_messages(made, RequestMessageCache())), member
+        assert explain_history_kept_by_provider(decoded(made)), member
     _, made = Chats().add(
         "openai", "responses", "/v1/responses", {"input": "x", "truncation": "disabled"}, {"output": []}
     )
-    assert made is not None
-    assert explain_history_kept_by_provider(decode_interaction_to_messages(made, RequestMessageCache())) == ""
+    assert explain_history_kept_by_provider(decoded(made)) == ""
     _, made = Chats().chat([user("x")], {"role": "assistant", "content": "y"})
-    assert made is not None
-    assert list(read_provider_edits_from_answer(decode_interaction_to_messages(made, RequestMessageCache()))) == []
+    assert list(read_provider_edits_from_answer(decoded(made))) == []

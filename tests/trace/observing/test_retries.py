@@ -57,14 +57,6 @@ def test_of_several_alike_nothing_tells_which_was_repeated() -> None:
     assert [(each.call.seq, "nothing tells which" in each.unread_reason) for each in unread] == [(1, True), (2, True)]
 
 
-def test_a_tool_that_ran_three_times_counts_three_times() -> None:
-    """Clients that say nothing about retries (urllib, Go, fetch, Node's `ai`) ask the same three times, and mean it."""
-    chats = Chats()
-    for n in (1, 2, 3):
-        chats.chat([user("pay")], asks(call("charge", {"eur": 5}, f"c{n}")))
-    assert [use.id for use in chats.wire.build_step(0).tools] == ["c1", "c2", "c3"]
-
-
 def test_a_recorded_retry_that_was_served_to_a_first_request_is_none() -> None:
     """What a client says now counts, not what another one said when it was recorded."""
     chats = Chats()

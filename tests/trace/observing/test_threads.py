@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.trace.observing.expected_vs_sent_history import (
+    HistoryItem,
+    SentHistoryDeviation,
     compare_expected_and_sent_history,
     count_common_head_and_tail,
     join_system_text,
@@ -18,51 +22,47 @@ RESULT = Message("tool", "a long result", tool_call_id="c1")
 NEXT = Message("user", "What is left?")
 
 
+def items(*messages: Message) -> list[HistoryItem]:
+    return list_history_items_without_system(messages)
+
+
+def keys(*messages: Message) -> list[object]:
+    return [item.key for item in items(*messages)]
+
+
+def compare(expected: Sequence[Message], *sent: Message) -> SentHistoryDeviation:
+    return compare_expected_and_sent_history(items(*expected), items(*sent))
+
+
 def test_layout_does_not_count() -> None:
     """White space, and the order of arguments, are the same message."""
     other = Message("assistant", "", (ToolCall("other-id", "create", '{"b":2,"a":1}'),))
-    assert [item.key for item in list_history_items_without_system([USER, CALL])] == [
-        item.key for item in list_history_items_without_system([Message("user", " Buy  milk "), other])
-    ]
+    assert keys(USER, CALL) == keys(Message("user", " Buy  milk "), other)
 
 
 def test_an_answer_in_pieces_is_one() -> None:
     """A text and its calls may be sent as two messages; system prompts are no history."""
     pieces = [Message("system", "Be brief."), Message("assistant", "I will."), CALL]
-    whole = Message("assistant", "I will.", CALL.tool_calls)
-    assert [item.key for item in list_history_items_without_system(pieces)] == [
-        item.key for item in list_history_items_without_system([whole])
-    ]
+    assert keys(*pieces) == keys(Message("assistant", "I will.", CALL.tool_calls))
     assert join_system_text(pieces) == "Be brief."
 
 
 def test_shared_ends_are_counted() -> None:
     """From the beginning, and from the end, no message twice."""
-    one = list_history_items_without_system([USER, SAID, NEXT])
-    found = (
-        count_common_head_and_tail(one, one),
-        count_common_head_and_tail(one, one[1:]),
-        count_common_head_and_tail(one, []),
-    )
-    assert found == ((3, 0), (0, 2), (0, 0))
+    one = items(USER, SAID, NEXT)
+    assert [count_common_head_and_tail(one, other) for other in (one, one[1:], [])] == [(3, 0), (0, 2), (0, 0)]
 
 
 def test_nothing_changed() -> None:
     """What was expected is there; the rest is new."""
-    change = compare_expected_and_sent_history(
-        list_history_items_without_system([USER, SAID]), list_history_items_without_system([USER, SAID, NEXT])
-    )
+    change = compare([USER, SAID], USER, SAID, NEXT)
     assert (change.gaps, change.pruned, change.expected) == ((), 0, 3)
 
 
 def test_a_gap_knows_what_stands_in_it() -> None:
     """Missing messages, the text in their place, and what was kept after them."""
     summary = Message("user", "Summary: milk was bought.")
-    change = compare_expected_and_sent_history(
-        list_history_items_without_system([USER, SAID, NEXT, SAID]),
-        list_history_items_without_system([summary, NEXT, SAID, Message("user", "And now?")]),
-    )
-    (gap,) = change.gaps
+    (gap,) = compare([USER, SAID, NEXT, SAID], summary, NEXT, SAID, Message("user", "And now?")).gaps
     assert ([item.text for item in gap.missing], [item.text for item in gap.inserted], gap.kept) == (
         ["Buy milk", "Created."], ["Summary: milk was bought."], 2,
     )  # fmt: skip
@@ -80,12 +80,7 @@ THOUGHT = Message("assistant", "Created.", reasoning="hm")
 ])  # fmt: skip
 def test_parts_that_are_gone_are_counted(expected: list[Message], sent: list[Message], pruned: int) -> None:
     """What a client left out of a message that it sent before."""
-    assert (
-        compare_expected_and_sent_history(
-            list_history_items_without_system(expected), list_history_items_without_system(sent)
-        ).pruned
-        == pruned
-    )
+    assert compare(expected, *sent).pruned == pruned
 
 
 def test_what_was_added_to_a_system_prompt_is_told() -> None:
@@ -105,19 +100,13 @@ def test_what_was_added_to_a_system_prompt_is_told() -> None:
 
 def test_equal_messages_are_aligned_from_both_ends() -> None:
     """A summary stands for the oldest, not before them."""
-    again = list_history_items_without_system([USER, SAID, USER, SAID])
     summary = Message("user", "Earlier: they spoke of milk.")
-    (gap,) = compare_expected_and_sent_history(
-        again, list_history_items_without_system([summary, USER, SAID, USER])
-    ).gaps
+    (gap,) = compare([USER, SAID, USER, SAID], summary, USER, SAID, USER).gaps
     assert (len(gap.missing), [item.text for item in gap.inserted], gap.kept) == (2, [summary.text], 2)
 
 
 def test_answers_that_stand_side_by_side_are_the_ones_between_which_calls_were_left_out() -> None:
     """Dialects whose answers come in pieces read them as one; that is no summary."""
     spoken = Message("assistant", "I will.", tool_calls=CALL.tool_calls)
-    pruned = [USER, Message("assistant", "I will."), SAID, NEXT]
-    change = compare_expected_and_sent_history(
-        list_history_items_without_system([USER, spoken, RESULT, SAID]), list_history_items_without_system(pruned)
-    )
+    change = compare([USER, spoken, RESULT, SAID], USER, Message("assistant", "I will."), SAID, NEXT)
     assert (change.pruned, change.gaps) == (2, ())

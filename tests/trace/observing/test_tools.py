@@ -15,9 +15,9 @@ from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, 
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.agent_activity import ModelCallObserver
 from llmproxy.trace.observing.tool_calls import ToolUse
+from tests.support.messages import asks, call as tool, result, said, user
 
 Json = dict[str, Any]
-USER: Json = {"role": "user", "content": "How warm is it?"}
 SSE = "text/event-stream"
 
 
@@ -59,24 +59,14 @@ def read_tool_uses(calls: Iterable[Call], party: str | None = AGENT) -> Sequence
     return wire.list_tool_uses()
 
 
-def asks(*calls: tuple[str, str, str]) -> Json:
-    """Return an assistant's message that asks for tools: (id, name, arguments)."""
-    made = [{"id": i, "type": "function", "function": {"name": n, "arguments": a}} for i, n, a in calls]
-    return {"role": "assistant", "content": None, "tool_calls": made}
-
-
 def answer(message: Json) -> Json:
     return {"choices": [{"index": 0, "message": message}]}
 
 
-def result(call_id: str, text: str) -> Json:
-    return {"role": "tool", "tool_call_id": call_id, "content": text}
-
-
-WEATHER = asks(("c1", "get_weather", '{"city": "Oslo"}'))
-SAID: Json = {"role": "assistant", "content": "12 degrees."}
+WEATHER = asks(tool("get_weather", '{"city": "Oslo"}', "c1"))
+USER, SAID = user("How warm is it?"), said("12 degrees.")
 FIRST: Json = {"messages": [USER]}
-SECOND: Json = {"messages": [USER, WEATHER, result("c1", '{"t": 12}')]}
+SECOND: Json = {"messages": [USER, WEATHER, result('{"t": 12}', "c1")]}
 
 
 def test_a_call_has_its_arguments_its_result_and_its_place() -> None:
@@ -93,21 +83,21 @@ def test_a_call_has_its_arguments_its_result_and_its_place() -> None:
 )
 def test_arguments_are_parsed_or_kept_as_they_came(raw: str, arguments: object) -> None:
     """What is no JSON is the text that the model wrote."""
-    (found,) = read_tool_uses([call(1, FIRST, answer(asks(("c1", "f", raw))))])
+    (found,) = read_tool_uses([call(1, FIRST, answer(asks(tool("f", raw, "c1"))))])
     assert (found.arguments, found.raw, found.has_json_arguments) == (arguments, raw, raw != "{not json")
 
 
 def test_calls_come_in_the_order_in_which_they_were_asked_for() -> None:
     """Several in one answer, each with its own result."""
-    both = asks(("a", "one", "{}"), ("b", "two", "{}"))
-    second = {"messages": [USER, both, result("b", "B"), result("a", "A")]}
+    both = asks(tool("one", "{}", "a"), tool("two", "{}", "b"))
+    second = {"messages": [USER, both, result("B", "b"), result("A", "a")]}
     found = read_tool_uses([call(1, FIRST, answer(both)), call(2, second, answer(SAID))])
     assert [(each.name, each.result) for each in found] == [("one", "A"), ("two", "B")]
 
 
 def test_other_parties_are_left_out_unless_asked_for() -> None:
     """A judge's verdict is a tool call, too."""
-    verdict = call(1, FIRST, answer(asks(("j", "finish_test", "{}"))), party="judge")
+    verdict = call(1, FIRST, answer(asks(tool("finish_test", "{}", "j"))), party="judge")
     assert read_tool_uses([verdict]) == []
     assert [each.name for each in read_tool_uses([verdict], party="judge")] == ["finish_test"]
     assert [each.name for each in read_tool_uses([verdict], party=None)] == ["finish_test"]
@@ -116,7 +106,7 @@ def test_other_parties_are_left_out_unless_asked_for() -> None:
 @pytest.mark.parametrize(("results", "executed"), [([], (False, None)), ([""], (True, ""))])
 def test_a_call_without_a_result_was_only_requested(results: list[str], executed: tuple[bool, str | None]) -> None:
     """An agent that asks and never runs the tool; one that has nothing to say was executed."""
-    calls = [call(2, {"messages": [USER, WEATHER, result("c1", text)]}, answer(SAID)) for text in results]
+    calls = [call(2, {"messages": [USER, WEATHER, result(text, "c1")]}, answer(SAID)) for text in results]
     (found,) = read_tool_uses([call(1, FIRST, answer(WEATHER)), *calls])
     assert (found.executed, found.result) == executed
 
@@ -128,21 +118,11 @@ def test_a_call_without_a_result_was_only_requested(results: list[str], executed
 ])  # fmt: skip
 def test_one_recording_that_is_played_again_is_another_call(order: str, found: list[Any]) -> None:
     """Equal ids do not make two calls one, one after the other or interleaved; without a result one was not run."""
-    other = {"messages": [USER, WEATHER, result("c1", "13")]}
+    other = {"messages": [USER, WEATHER, result("13", "c1")]}
     plays = {"asked": (FIRST, WEATHER), "told": (SECOND, SAID), "told otherwise": (other, SAID)}
     calls = [call(seq, plays[word][0], answer(plays[word][1])) for seq, word in enumerate(order.split(", "), 1)]
     assert [(each.seq, each.result) for each in read_tool_uses(calls)] == found
     assert [each.executed for each in read_tool_uses(calls)] == [result is not None for _, result in found]
-
-
-def test_a_client_that_says_how_often_it_asked_is_believed() -> None:
-    """Sent again: one call. Asked twice on purpose, in two conversations: two, even if nothing was executed."""
-
-    def sent(seq: int, count: int) -> Call:
-        return call(seq, FIRST, answer(WEATHER))._replace(attempt=count)
-
-    assert [each.seq for each in read_tool_uses([sent(1, 0), sent(2, 1), sent(3, 2)])] == [3]
-    assert [each.seq for each in read_tool_uses([sent(1, 0), sent(2, 0)])] == [1, 2]
 
 
 def test_failed_and_unrecorded_answers_ask_for_nothing() -> None:

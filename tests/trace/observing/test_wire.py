@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from llmproxy.trace.observing.agent_activity import ToolResult, list_tool_result_of_each_message
-from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMessageCache, decode_interaction_to_messages
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats, Pair
+from tests.trace.runs import decoded
 
 CREATE = call("createTask", {"title": "Buy milk"})
 
@@ -124,23 +124,20 @@ def test_a_result_is_found_though_the_history_was_rewritten() -> None:
     assert [use.executed for use in chats.wire.build_step(0).tools] == [True]
 
 
-def exchange(*pair: Any) -> DecodedExchange:
-    assert pair[1] is not None
-    return decode_interaction_to_messages(pair[1], RequestMessageCache())
+def results(*added: Any) -> list[ToolResult | None]:
+    return list_tool_result_of_each_message(decoded(Chats().add(*added)[1]))
 
 
 def test_each_message_has_its_result() -> None:
     """OpenAI's chat: one message a result; Bedrock's results have a status."""
     messages = [user("x"), asks(call("a", {}, "c1"), call("b", {}, "c2")), result("one", "c1"), result("two", "c2")]
-    found = list_tool_result_of_each_message(exchange(*Chats().chat(messages, {"role": "assistant", "content": "ok"})))
+    found = list_tool_result_of_each_message(decoded(Chats().chat(messages, said("ok"))[1]))
     assert [each and each.text for each in found] == [None, None, "one", "two"]
     block = {"toolResult": {"toolUseId": "t1", "content": [{"text": "no"}], "status": "error"}}
     use = {"toolUse": {"toolUseId": "t1", "name": "a", "input": {}}}
     body = {"messages": [{"role": "assistant", "content": [use]}, {"role": "user", "content": [block]}]}
     answer = {"output": {"message": {"role": "assistant", "content": [{"text": "ok"}]}}}
-    found = list_tool_result_of_each_message(
-        exchange(*Chats().add("bedrock", "converse", "/model/m/converse", body, answer))
-    )
+    found = results("bedrock", "converse", "/model/m/converse", body, answer)
     assert found[-1] == ToolResult("no", errored=True)
 
 
@@ -154,9 +151,7 @@ def test_an_id_that_comes_again_has_a_result_of_its_own() -> None:
 
     body = {"messages": [user("x"), *turn(failed=True), *turn(failed=False)]}
     answer = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "ok"}]}
-    found = list_tool_result_of_each_message(
-        exchange(*Chats().add("anthropic", "messages", "/v1/messages", body, answer))
-    )
+    found = results("anthropic", "messages", "/v1/messages", body, answer)
     assert [each.errored for each in found if each] == [True, False]
 
 
@@ -212,9 +207,5 @@ def test_other_operations_are_no_conversations(operation: str) -> None:
 
 
 def test_failures_ask_for_nothing() -> None:
-    """A 429 is no answer, and an answer that a retry replaced does not count."""
+    """A 429 is no answer; one that a retry replaced is in test_retries."""
     assert why(Chats().chat([user("x")], said(""), status=429, usage={})) == []
-    chats = Chats()
-    chats.chat([user("x")], asks(call("f", {})), ending="cut")
-    chats.chat([user("x")], said("hi"))
-    assert chats.wire.build_step(0).unreadable == ()

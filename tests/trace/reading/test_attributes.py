@@ -7,8 +7,6 @@ import pytest
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.trace.reading.decoded_exchange import (
-    RequestMessageCache,
-    decode_interaction_to_messages,
     map_to_otel_provider_name,
 )
 from llmproxy.trace.reading.span_builder import (
@@ -19,7 +17,7 @@ from llmproxy.trace.reading.span_builder import (
     get_otel_operation,
 )
 from tests.support.messages import said, user
-from tests.trace.runs import chat
+from tests.trace.runs import chat, decoded
 
 
 @pytest.mark.parametrize(("operation", "name"), [
@@ -44,15 +42,13 @@ def test_what_is_not_known_is_left_out() -> None:
     assert build_usage_attributes(Usage(output=0)) == {"gen_ai.usage.output_tokens": 0}
     told = build_tool_identity_attributes(ToolCall(None, "t", ""))
     assert told == {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "t"}
-    found = decode_interaction_to_messages(
-        chat(1, [user("x")], said("y"), model=None, upstream=""), RequestMessageCache()
-    )
+    found = decoded(chat(1, [user("x")], said("y"), model=None, upstream=""))
     assert "gen_ai.request.model" not in build_request_attributes(found)
     assert "server.address" not in build_request_attributes(found)
 
 
 def test_of_a_request_and_an_answer() -> None:
-    found = decode_interaction_to_messages(chat(1, [user("x")], said("y")), RequestMessageCache())
+    found = decoded(chat(1, [user("x")], said("y")))
     asked, answered = build_request_attributes(found), build_response_attributes(found)
     assert (asked["gen_ai.request.model"], asked["server.address"]) == ("gpt-4o", "api.openai.com")
     assert (asked["llmproxy.operation"], asked["llmproxy.occurrence"]) == ("chat.completions", 1)

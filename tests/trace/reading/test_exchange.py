@@ -10,14 +10,12 @@ import pytest
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Response
 from llmproxy.trace.reading.decoded_exchange import (
     DecodedExchange,
-    RequestMessageCache,
-    decode_interaction_to_messages,
     list_declared_tool_names,
     list_ids_of_continued_state,
     read_model_parameters,
 )
 from tests.support.messages import asks, call, said, user
-from tests.trace.runs import JSON, SSE, Json, chat, streamed
+from tests.trace.runs import JSON, SSE, Json, chat, decoded, streamed
 
 NDJSON = "application/x-ndjson"
 
@@ -31,7 +29,7 @@ def open_one(operation: str, body: Json, *, kind: str = JSON, status: int = 200,
     else:
         data = b"\n".join(json.dumps(value).encode() for value in (body if isinstance(body, list) else [body]))
     response = Response(status, "Reason", (("content-type", kind),), (Chunk(1000, data),), ending)
-    return decode_interaction_to_messages(dataclasses.replace(made, response=response), RequestMessageCache())
+    return decoded(dataclasses.replace(made, response=response))
 
 
 @pytest.mark.parametrize(("operation", "kind", "body", "answer"), [
@@ -145,17 +143,17 @@ def delta(**parts: Json) -> Json:
 ])  # fmt: skip
 def test_time_to_the_first_token(pieces: list[tuple[int, Json]], first: float | None) -> None:
     """When there were the first words, thoughts or a tool call; an empty first piece is none."""
-    found = decode_interaction_to_messages(streamed(chat(1, [user("x")], said("")), *pieces), RequestMessageCache())
+    found = decoded(streamed(chat(1, [user("x")], said("")), *pieces))
     assert found.first_token_ms == first
     assert found.duration_ms == pieces[-1][0] / 1000
 
 
 def test_without_a_stream_or_times_there_is_no_first_token() -> None:
     """Unknown is None."""
-    assert decode_interaction_to_messages(chat(1, [user("x")], said("y")), RequestMessageCache()).first_token_ms is None
+    assert decoded(chat(1, [user("x")], said("y"))).first_token_ms is None
     made: Interaction = streamed(chat(1, [user("x")], said("y")), (0, delta(content="Hi")))
     bare = dataclasses.replace(made, response=dataclasses.replace(made.response, head_offset=0))
-    found = decode_interaction_to_messages(bare, RequestMessageCache())
+    found = decoded(bare)
     assert (found.first_token_ms, found.duration_ms) == (None, None)
 
 
@@ -175,7 +173,7 @@ def test_a_stream_of_tool_calls_is_put_together_by_index() -> None:
     assert found.answer is not None
     told = [(each.id, each.name, each.arguments) for each in found.answer.tool_calls]
     assert told == [("a", "f", '{"x": 1}'), ("b", "g", '{"y": 2}')]
-    found = decode_interaction_to_messages(chat(1, [user("x")], asks(call(call_id="z"))), RequestMessageCache())
+    found = decoded(chat(1, [user("x")], asks(call(call_id="z"))))
     assert found.answer is not None
     assert found.answer.tool_calls[0].id == "z"
     assert found.tools == {"get_weather"}

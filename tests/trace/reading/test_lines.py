@@ -31,10 +31,3 @@ def test_the_line_is_bounded() -> None:
     line.add_span(Span(name="open"), ready=False)
     line.add_span(Span(name="huge"), size=HELD_BYTES + 1)
     assert named(line) == ["open", "huge"]
-
-
-def test_the_rest() -> None:
-    line = IncompleteSpanQueue()
-    line.add_span(Span(name="open"), ready=False)
-    assert [span.name for span in line.take_ready(ended=True)] == ["open"]
-    assert list(line.take_ready(ended=True)) == []

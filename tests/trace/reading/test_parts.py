@@ -6,15 +6,13 @@ import dataclasses
 
 import pytest
 
-from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Usage
-from llmproxy.trace import Span, TokenUsage
+from llmproxy.trace import TokenUsage
 from llmproxy.trace.reading.decoded_exchange import (
     convert_usage_for_trace,
     derive_span_id,
     join_nested_strings,
     parse_result_json_or_text,
-    set_span_arguments,
 )
 from tests.support.messages import said, user
 from tests.trace.runs import Json, chat
@@ -38,14 +36,6 @@ def test_tokens_unknown_are_none(usage: Usage, expected: TokenUsage) -> None:
 def test_results_are_objects_lists_or_texts(text: str, value: Json) -> None:
     """A number in a text stays the text that the tool answered with."""
     assert parse_result_json_or_text(text) == value
-
-
-def test_arguments_of_any_depth_are_kept() -> None:
-    """What the JSON reader gives up on stays text."""
-    span = Span()
-    deep = "[" * 100_000
-    set_span_arguments(span, ToolCall(None, "t", deep))
-    assert (span.input, span.tool_args) == (deep, None)
 
 
 def test_ids_depend_on_what_is_recorded() -> None:

@@ -182,6 +182,7 @@ def test_a_result_whose_call_was_never_seen() -> None:
     ('{"a": NaN}', None, '{"a": NaN}', "not JSON"),
     ('{"a": 1e999}', None, '{"a": 1e999}', "not JSON"),
     ("[1, 2]", None, [1, 2], "not an object"),
+    pytest.param("[" * 100_000, None, "[" * 100_000, "not JSON", id="of any depth"),
     ("", {}, None, None),
     ("{}", {}, None, None),
 ])  # fmt: skip
