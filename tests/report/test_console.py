@@ -111,19 +111,14 @@ def test_lines_of_one_turn_are_written_together_and_none_is_lost() -> None:
 
 
 def test_a_line_says_its_own_time_and_duration() -> None:
-    """Requests that are alike but for these share the rest of their format_console_call_line; nothing of one is said of another."""
+    """Requests that are alike but for these share the rest of their line; nothing of one is said of another."""
     for room in (None, 100, 200):
-        first, second = (
-            format_console_call_line(HIT._replace(at=at, ms=ms), zone=UTC, room=room)
-            for at, ms in ((0, 3.2), (61, 750_000))
-        )
+        line = partial(format_console_call_line, zone=UTC, room=room)
+        first, second = (line(HIT._replace(at=at, ms=ms)) for at, ms in ((0, 3.2), (61, 750_000)))
         assert (first[:16], second[:16]) == ("00:00:00  REPLAY", "00:01:01  REPLAY")
         assert "    3 ms  " in first
         assert ("12 min 30 s  " if room is None else "  12 min…  ") in second
-        found = format_console_call_line(HIT._replace(model="other"), zone=UTC, room=room).split()[
-            3 if room != 100 else 2
-        ]
-        assert found == "other"
+        assert line(HIT._replace(model="other")).split()[3 if room != 100 else 2] == "other"
 
 
 def test_a_reader_who_leaves_does_not_hurt_the_proxy() -> None:
@@ -262,17 +257,8 @@ def test_wide_characters_take_two_cells_and_accents_none() -> None:
 
 def test_a_cut_is_marked_and_fits() -> None:
     """A character that would stand half outside is left out."""
-    assert (
-        clip_to_terminal_cells("abc", 3),
-        clip_to_terminal_cells("abcd", 3),
-        clip_to_terminal_cells("東京都", 4),
-        clip_to_terminal_cells("abc", 0),
-    ) == (
-        "abc",
-        "ab…",
-        "東…",
-        "",
-    )
+    cuts = {("abc", 3): "abc", ("abcd", 3): "ab…", ("東京都", 4): "東…", ("abc", 0): ""}
+    assert {each: clip_to_terminal_cells(*each) for each in cuts} == cuts
 
 
 def test_columns_are_filled_by_cells() -> None:

@@ -97,10 +97,12 @@ def telling() -> list[Event]:
 def test_no_kind_of_report_shows_a_key(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither one of a known kind nor one that stands in the environment."""
+    """Each leaves a file, with neither one of a known kind nor one that stands in the environment."""
     monkeypatch.setenv("GATEWAY_KEY", OWN)
-    samples.feed(create_report_event_handler(f"{kind}={tmp_path / 'report'}"), telling())
-    shown = (tmp_path / "report").read_text("utf-8") + capsys.readouterr().out
+    samples.feed(create_report_event_handler(f"{kind}={tmp_path / 'reports' / 'out'}"), telling())
+    shown = (tmp_path / "reports" / "out").read_text("utf-8")
+    assert len(shown) > 400
+    shown += capsys.readouterr().out
     assert "[REDACTED]" in shown or kind == "github"
     assert GITHUB not in shown
     assert OWN not in shown

@@ -13,6 +13,7 @@ from llmproxy.report.junit import render_junit
 from llmproxy.report.report_kinds import WholeFileReportWriter
 from llmproxy.report.run_tree import EventsGroupedByRun
 from tests.report import samples
+from tests.support.narrowing import known
 
 SCHEMA = Path(__file__).with_name("junit.xsd")
 
@@ -50,11 +51,10 @@ def test_counts_are_those_of_the_cases() -> None:
 
 def test_a_failure_says_what_was_expected_and_how_to_run_it_again() -> None:
     """The message is the failed check, the text has all of them, the criteria with their reasons and the command."""
-    problem = case("wrong").find("failure")
-    assert problem is not None
+    problem = known(case("wrong").find("failure"))
     assert "the new task is called 'Review PRs', not 'Review PR'" in problem.get("message", "")
     text = problem.text or ""
-    assert "cannot be seen" in text
+    assert "cannot be seen: the provider keeps the history (evidence: unobservable)" in text
     assert samples.CHINESE in text
     assert "llmproxy test tasks.yaml --id wrong" in text
 
@@ -65,8 +65,7 @@ def test_a_failure_says_what_was_expected_and_how_to_run_it_again() -> None:
 )
 def test_errors_are_told_apart(name: str, kind: str) -> None:
     """A crashed agent is no failed environment, and an interrupted run is no pass."""
-    problem = case(name).find("error")
-    assert problem is not None
+    problem = known(case(name).find("error"))
     assert problem.get("type") == kind
 
 

@@ -38,20 +38,6 @@ def test_a_report_is_a_whole_document_from_its_beginning(tmp_path: Path, kind: s
         assert ET.fromstring(said).get("errors") == "1"
 
 
-def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file"):
-        WholeFileReportWriter(tmp_path / "file" / "x.html", lambda _run_tree: "")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_writes_its_file(kind: str, tmp_path: Path) -> None:
-    """A kind of the table makes a handler that leaves a file."""
-    out = tmp_path / "reports" / f"out.{kind}"
-    samples.feed(create_report_event_handler(f"{kind}={out}"))
-    assert out.stat().st_size > 400
-
-
 @pytest.mark.parametrize(
     ("text", "said"), [("xml=a", "there is no 'xml'"), ("junit", "junit=report.xml"), ("html=", "needs a file")]
 )

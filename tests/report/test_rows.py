@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,15 +106,15 @@ def row_with_rate(
     return {"scenario": name, "status": status, **counts, "interval": interval}
 
 
+def changes(before: Sequence[dict[str, Any]], *now: dict[str, Any]) -> list[str]:
+    return list(format_baseline_changes({each["scenario"]: each for each in before}, now))
+
+
 def test_worse_comes_first() -> None:
     """Then what is gone, what is new, what got better; the rest is counted."""
-    before = {
-        each["scenario"]: each
-        for each in (row_with_rate("a"), row_with_rate("b", 0), row_with_rate("same"), row_with_rate("gone"))
-    }
-    assert format_baseline_changes(
-        before, [row_with_rate("new"), row_with_rate("b"), row_with_rate("a", 0), row_with_rate("same")]
-    ) == [
+    before = [row_with_rate("a"), row_with_rate("b", 0), row_with_rate("same"), row_with_rate("gone")]
+    now = [row_with_rate("new"), row_with_rate("b"), row_with_rate("a", 0), row_with_rate("same")]
+    assert changes(before, *now) == [
         "against the baseline: 1 worse, 1 better, 1 as before",
         "  worse    a: passed -> failed",
         "  missing  gone: was passed",
@@ -123,37 +124,28 @@ def test_worse_comes_first() -> None:
 
 
 def test_a_change_that_may_be_chance_says_so() -> None:
-    (_, line) = format_baseline_changes(
-        {"a": row_with_rate("a", 9, 10, interval=(0.6, 0.98))}, [row_with_rate("a", 7, 10, interval=(0.4, 0.9))]
-    )
-    assert (
-        line
-        == "  worse    a: failed, 9 of 10 (60% to 98%) -> failed, 7 of 10 (40% to 90%); the intervals overlap: this may be chance"
-    )
-    (_, line) = format_baseline_changes(
-        {"a": row_with_rate("a", 10, 10, interval=(0.7, 1.0))}, [row_with_rate("a", 0, 10, interval=(0.0, 0.3))]
-    )
+    nine, seven = row_with_rate("a", 9, 10, interval=(0.6, 0.98)), row_with_rate("a", 7, 10, interval=(0.4, 0.9))
+    chance = "9 of 10 (60% to 98%) -> failed, 7 of 10 (40% to 90%); the intervals overlap: this may be chance"
+    assert changes([nine], seven)[1:] == [f"  worse    a: failed, {chance}"]
+    all_of_them, none = (row_with_rate("a", n, 10, interval=(n * 0.07, n * 0.07 + 0.3)) for n in (10, 0))
+    (_, line) = changes([all_of_them], none)
     assert "chance" not in line
 
 
 def test_what_could_not_be_judged_is_worse() -> None:
     """An error of the environment is no pass, whatever its rate."""
-    assert (
-        "worse"
-        in format_baseline_changes({"a": row_with_rate("a")}, [row_with_rate("a", status="environment_error")])[1]
-    )
+    assert "worse" in changes([row_with_rate("a")], row_with_rate("a", status="environment_error"))[1]
 
 
 def test_rates_and_statuses_are_two_scales() -> None:
     """Runs that ended early have no rate; what is skipped is neither better nor worse."""
     early = {**row_with_rate("a", 1, 10, status="flaky"), "rate": None}
-    (head, line) = format_baseline_changes({"a": early}, [row_with_rate("a", 0, 10, interval=(0.0, 0.3))])
+    (head, line) = changes([early], row_with_rate("a", 0, 10, interval=(0.0, 0.3)))
     assert ("1 worse, 0 better" in head, line.split()[0]) == (True, "worse")
     for old, new, kind in (("failed", "skipped", "missing"), ("skipped", "failed", "new")):
-        rows = {
-            each: {**row_with_rate("a", status=each), "rate": None if each == "skipped" else 0.0} for each in (old, new)
-        }
-        assert format_baseline_changes({"a": rows[old]}, [rows[new]])[1].split() == [kind, "a:", old, "->", new]
+        rates = {"failed": 0.0, "skipped": None}
+        one, other = ({**row_with_rate("a", status=each), "rate": rates[each]} for each in (old, new))
+        assert changes([one], other)[1].split() == [kind, "a:", old, "->", new]
 
 
 def test_what_is_no_baseline_is_said_before_anything_runs(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from llmproxy.report.events import (
 )
 from llmproxy.report.run_tree import (
     EventsGroupedByRun,
-    describe_assertion,
     deserialize_event,
     format_conversation,
     format_message_content,
@@ -187,16 +186,6 @@ def test_tool_calls_come_from_the_wire_or_else_from_the_message() -> None:
     assert list(format_tool_calls(Message(run_id="r", message=own))) == ["  f(a=1)", "  g({)"]
     wire = Message(run_id="r", message=own, tool_calls=({"name": "h", "arguments": {}, "result": {"ok": True}},))
     assert list(format_tool_calls(wire)) == ['  h() -> {"ok": true}']
-
-
-def test_an_assertion_says_where_and_by_which_evidence() -> None:
-    """Name, words, evidence and place stand in one line."""
-    line = describe_assertion(
-        Assertion(
-            name="tools.x", status=Status.FAILED, message="never called", where="interaction 3", evidence="proven"
-        )
-    )
-    assert line == "tools.x: never called (evidence: proven, interaction 3)"
 
 
 def test_a_conversation_reads_in_order() -> None:

@@ -5,20 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy import scenario
-from llmproxy.report.events import HOST, Event, Finished, RunSettingsFromPytest
-from tests.scenario.people import Agent
+from llmproxy.report.events import HOST, Finished, RunSettingsFromPytest
+from tests.scenario.people import Agent, Ear
 
 
-class Listener:
+class Listener(Ear):
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        super().__init__()
         self.runs: list[tuple[str, bool]] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def close(self) -> None:
-        pass
 
     def on_run_end(self, scenario: Any, result: Any) -> None:
         self.runs.append((scenario.name, result.success))

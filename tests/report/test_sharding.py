@@ -29,6 +29,7 @@ from llmproxy.report.sharding import (
     weigh_tests_for_shards,
 )
 from tests.report import samples, whole as made
+from tests.support.narrowing import narrow
 
 NAMES = [f"s{n}" for n in range(60)]
 
@@ -177,8 +178,7 @@ def test_a_part_that_did_not_come_is_said_and_ends_with_3(how: str) -> None:
     said = f"part 3/5 is missing: nothing is known of {name}" if how == "absent" else "part 3/5 "
     assert (done.exit_code, len(done.missing)) == (3, 1)
     assert done.missing[0].startswith(said)
-    ended = done.events[-1]
-    assert isinstance(ended, Completed)
+    ended = narrow(Completed, done.events[-1])
     assert (ended.exit_code, ended.notes[-1]) == (3, done.missing[0])
 
 
@@ -242,8 +242,7 @@ def test_what_is_not_recorded_is_advised_for_the_whole(*, some: bool) -> None:
     done = merge_shard_reports(
         as_parts(every), lambda *asked: f"{list(asked[0])} of {len(asked[1]['items'])} {asked[2]}"
     )
-    ended = done.events[-1]
-    assert isinstance(ended, Completed)
+    ended = narrow(Completed, done.events[-1])
     assert ended.notes == ("one at a time", f"['s00', 's01'] of 23 {some}")
 
 
@@ -274,8 +273,7 @@ def test_tests_of_pytest_run_scenarios_of_one_name() -> None:
         selected = Selected(title="pytest", scenarios=1, runs=1, shard=told)
         story = samples.story([selected, one, done, Completed(exit_code=0, seconds=1.0, scenarios=rows)])
         parts.append(ShardReport(Path(f"{number}.json"), story, told))
-    ended = merge_shard_reports(parts).events[-1]
-    assert isinstance(ended, Completed)
+    ended = narrow(Completed, merge_shard_reports(parts).events[-1])
     assert [each["scenario"] for each in ended.scenarios] == ["weather [1: t::a]", "weather [2: t::b]"]
 
 
