@@ -16,6 +16,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import save_cassette_volatile_fields
 from llmproxy.protocol import Decision, Mode
+from tests.core.engine.test_bound_hits import _text as said
 from tests.core.engine.test_engine import CHAT, NOW, answered, engine, send
 from tests.support.messages import answer, said as says, used, user
 
@@ -53,11 +54,6 @@ def ask(made: Engine, body: bytes, session: str = "p") -> Exchange:
 def record(made: Engine, exchange: Exchange, text: str) -> None:
     assert exchange.decision is Decision.RECORD, exchange.error
     answered(made, exchange, answer(says(text)))
-
-
-def said(made: Engine, exchange: Exchange) -> str:
-    assert exchange.decision is Decision.REPLAY, exchange.error
-    return str(json.loads(made.answering.serve_recorded(exchange).body)["choices"][0]["message"]["content"])
 
 
 def record_whole(store: Path, run: Run, session: str = "p") -> None:

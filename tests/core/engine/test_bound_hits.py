@@ -86,16 +86,6 @@ def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(store: Path) -
         assert made.count_unused() == 0
 
 
-def test_a_run_in_the_same_folder_is_exact(store: Path) -> None:
-    body = _request("/tmp/a", "2026-11-22")
-    _record(store, (body, "see /tmp/a"))
-    with engine(store, Mode.REPLAY) as made:
-        _open(made, A)
-        exchange = _ask(made, body)
-        assert _text(made, exchange) == "see /tmp/a"
-        assert made.accounting.record_end(exchange, 200).bound == ()
-
-
 def test_what_asks_something_else_is_a_miss_that_names_the_place(store: Path) -> None:
     """The text of the miss says which recording was compared, and where it parts."""
     _record(store, (_request("/tmp/a", "2026-11-22"), "yes"))

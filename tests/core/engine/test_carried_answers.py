@@ -22,7 +22,6 @@ from llmproxy.core.engine.carried_answers import find_recordings_equated_by_chan
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import (
-    read_cassette_accepted_changes,
     save_cassette_volatile_fields,
     store_accepted_changes,
 )
@@ -292,13 +291,6 @@ def test_lines_around_questions_may_change(tmp_path: Path) -> None:
     carried, question, amount = _try(store, *bodies)
     assert [change.segment for change in carried.changes] == ["user's words"]
     assert [each.refusal is not None for each in (question, amount)] == [True, True]
-
-
-def test_accepted_changes_stand_beside_volatile_fields(store: Path) -> None:
-    """What a cassette says of itself is read apart, and a damaged change is an error, not a miss."""
-    made = _accept(store, _ask(EDITED))
-    with open_store(store, writable=True, now=lambda: NOW) as opened:
-        assert read_cassette_accepted_changes(opened, "c") == tuple(made)
 
 
 def test_a_value_learned_behind_one_command_is_no_change(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from llmproxy.core.engine.request_stages import (
     decide,
     decide_from_request_head,
     describe_recorded_failure,
-    list_replayable_recordings,
 )
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -114,6 +113,7 @@ def told(verdict: Decided) -> str:
 @pytest.mark.parametrize(("policy", "takes", "expected"), [
     *(pytest.param(mode.policy, *rest, id=f"{mode}-{rest[1]}") for mode, *rest in TABLE),
     *(pytest.param(policy_of(ONCE, complete=True), *rest, id=f"complete-{rest[1]}") for rest in COMPLETE),
+    pytest.param(policy_of(AUTO, complete=True), [A, LIMIT, CUT, B], ["A", "B", "live"], id="complete-auto"),
 ])  # fmt: skip
 def test_modes(policy: ModePolicy, takes: list[RecordingHead], expected: list[str]) -> None:
     assert [
@@ -150,19 +150,6 @@ def test_a_key_first_met_in_this_session_is_asked_again() -> None:
 def test_an_answer_that_may_be_another_tomorrow_says_so(recorded: RecordingHead, *, stays: bool) -> None:
     """Whatever is no good answer has a word for the log; one that stays what it is has none."""
     assert (recorded.is_good_answer, bool(describe_recorded_failure(recorded))) == (stays, not stays)
-
-
-def test_each_mode_plays_what_it_may() -> None:
-    """One function says it, for the decision and for counting what is used up."""
-    takes = [A, LIMIT, CUT, B]
-    whole, good = ["A", "429", "cut", "B"], ["A", "B"]
-    expected = {
-        (REPLAY, False): whole, (ONCE, True): whole, (ONCE, False): good, (AUTO, True): good, (AUTO, False): good,
-    }  # fmt: skip
-    for (mode, complete), names in expected.items():
-        assert [
-            each.asked.decode() for each in list_replayable_recordings(policy_of(mode, complete=complete), takes)
-        ] == names
 
 
 def test_every_reason_is_a_sentence() -> None:

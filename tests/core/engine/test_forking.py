@@ -19,9 +19,9 @@ from llmproxy.core.forks.overrides import AnswerOverrides, parse_answer_override
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import LiveSessionForbidden, Session, SessionInUse
 from llmproxy.core.store.file.store import SqliteCassetteStore
-from llmproxy.core.traffic.interaction import Chunk, Key, Response
+from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import MissError, RefusedError
-from llmproxy.protocol import Channel, Decision, Mode
+from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import answered, engine as run_engine, send
 from tests.support.chats import NOW
 from tests.support.messages import said as says, used, user
@@ -310,12 +310,3 @@ def test_a_call_whose_answer_nobody_can_write_has_no_number(engine: Make) -> Non
     exchange = ask(engine(), FIRST)
     exchange.place = exchange.place._replace(operation="embeddings")
     assert forking.assign_llm_call_number(exchange) is None
-
-
-def test_a_session_without_overrides_has_no_such_state(engine: Make) -> None:
-    """Nearly every one: it is plain."""
-    one = engine()
-    session: Session = one.sessions.open_session("a")
-    ask(one, FIRST)
-    assert session.is_plain_replay(Channel.LLM)
-    assert Response(200, "", (), (Chunk(0, b""),)).body == b""

@@ -83,23 +83,19 @@ def test_what_is_declared_read_only_needs_no_order(tmp_path: Path) -> None:
     assert replayed(store, other, read_only=["ge*"]) == ["0", "0", "0"]
 
 
-def test_what_ran_at_once_is_served_when_it_is_asked_for_at_once(tmp_path: Path) -> None:
-    """Parallel calls of tools that may change something: in any order if the model wants both again, else nobody knows their state."""
-    store, turns = tmp_path / "x.db", [Turn((TOGGLE, COUNT)), Turn(text="x")]
-    with Bench(store, "record", model=scripted(turns), tools=World(), lasting=60_000_000) as bench:
-        assert [got for _, got in bench.run("do it").calls] == ["started", "1"]
-    assert replayed(store, turns) == ["started", "1"]
-    assert replayed(store, [Turn((COUNT, TOGGLE)), Turn(text="x")]) == ["1", "started"]
-    assert replayed(store, [Turn((COUNT,)), Turn((TOGGLE,)), Turn(text="x")]) == [None, None]
-
-
-def test_of_two_equal_calls_at_once_each_is_asked_for(tmp_path: Path) -> None:
-    """Nobody knows which came first: who asks for one of them is told neither."""
-    store, turns = tmp_path / "x.db", [Turn((COUNT, COUNT)), Turn(text="x")]
-    with Bench(store, "record", model=scripted(turns), tools=World(), lasting=60_000_000) as bench:
-        bench.run("do it")
-    assert replayed(store, turns) == ["1", "2"]
-    assert replayed(store, [Turn((COUNT,)), Turn(text="x")]) == [None]
+@pytest.mark.parametrize(("at_once", "asked", "told"), [
+    ((TOGGLE, COUNT), [(TOGGLE, COUNT)], ["started", "1"]),
+    ((TOGGLE, COUNT), [(COUNT, TOGGLE)], ["1", "started"]),
+    ((TOGGLE, COUNT), [(COUNT,), (TOGGLE,)], [None, None]),
+    ((COUNT, COUNT), [(COUNT, COUNT)], ["1", "2"]),
+    ((COUNT, COUNT), [(COUNT,)], [None]),
+])  # fmt: skip
+def test_what_ran_at_once_is_served_when_it_is_asked_for_at_once(
+    at_once: tuple[Wish, ...], asked: list[tuple[Wish, ...]], told: list[str | None], store: Path
+) -> None:
+    """Parallel calls of tools that may change something: in any order if the model wants both again, else nobody knows their state, or which came first."""
+    record(store, [Turn(at_once), Turn(text="x")], lasting=60_000_000)
+    assert replayed(store, [*map(Turn, asked), Turn(text="x")]) == told
 
 
 SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 24))]

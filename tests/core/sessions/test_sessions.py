@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.sessions.session import (
-    LiveSessionForbidden,
     Session,
     SessionInUse,
     Sessions,
@@ -76,17 +75,6 @@ def test_opening_takes_over_what_nobody_opened(store: Store) -> None:
     assert after is not before
     assert after.count_arrival(("agent", key(1)), 1) == 1
     assert found.get_or_open("worker") is after
-
-
-def test_a_replay_proxy_opens_nothing_live(store: Store) -> None:
-    """Without --allow-live: the refusal comes before anything is changed, in whatever mode."""
-    found = sessions(store, Mode.REPLAY)
-    walk = found.get_or_open("a")
-    for mode in (Mode.AUTO, Mode.RECORD, Mode.ONCE, Mode.PASSTHROUGH):
-        with pytest.raises(LiveSessionForbidden):
-            found.open_session("a", mode=mode)
-    assert found.get_or_open("a") is walk
-    assert found.open_session("a", mode=Mode.REPLAY).settings.opened
 
 
 @pytest.mark.parametrize("name", ["", "x" * 301, "a\nb", "\0"])
