@@ -20,7 +20,6 @@ from llmproxy.core.store.bodies import (
     DeltaBaseBody,
     DeltaBodyWriter,
     compress_body_for_storage,
-    deflate_if_smaller_or_none,
     load_stored_body,
     read_and_inflate_body_column,
 )
@@ -239,14 +238,6 @@ def test_what_is_large_comes_back_as_it_was(conn: sqlite3.Connection, content: b
     encoding, stored = conn.execute("SELECT encoding, length(data) FROM bodies").fetchone()
     assert encoding == ("identity" if content[:9] == NOISE[:9] and WORDS_BLOBS[:9] not in content else "zlib")
     assert stored <= len(content)
-
-
-def test_packed_gives_up_where_nothing_is_saved() -> None:
-    assert deflate_if_smaller_or_none(NOISE, 1) is None
-    assert deflate_if_smaller_or_none(b"", 6) is None
-    made = deflate_if_smaller_or_none(WORDS_BLOBS, 1)
-    assert made is not None
-    assert zlib.decompress(made) == WORDS_BLOBS
 
 
 @pytest.mark.parametrize(("content", "damage"), [

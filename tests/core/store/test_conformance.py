@@ -232,6 +232,8 @@ def test_a_recording_anew_starts_where_it_began(open_: Opener) -> None:
     with open_() as store:
         for n in (1, 2, 3):
             store.begin_writing("default", 1, exclusive=True, holder="h", anew=n < 3)
+            store.refresh_cassette("default")
+            assert store.find_first_key("default", 1) == (None, ("agent", key(1)), ("agent", key(2)))[n - 1]
             store.add_interaction(interaction(n, started_at=NOW + n), supersede=False)
             store.end_writing("default", 1, "h", clean=True)
         store.refresh_cassette("default")

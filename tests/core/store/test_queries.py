@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.keys.user_rules import Rules, TextScrub
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import (
     canonicalize_stored,
@@ -24,7 +24,6 @@ from llmproxy.core.store.queries import (
     iter_recordings_with_new_keys,
     list_cassette_api_key_vars,
     read_interaction_summary,
-    rewrite_keys_under_current_rules,
 )
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
@@ -165,20 +164,6 @@ def test_a_recorded_target_keeps_its_route(tmp_path: Path, provider: str, target
     fill(tmp_path / "a.db", made)
     with SqliteCassetteStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         assert canonicalize_stored(store, store.load(1), Rules(), {}).provider == provider
-
-
-def test_rekeying_merges_in_order(tmp_path: Path) -> None:
-    """Recordings that are one request under the new rules become its first and second occurrence; doing it again changes nothing."""
-    fill(tmp_path / "a.db", chat("run-1"), chat("run-2"), chat("other"))
-    rules = Rules(scrub=(TextScrub("run-[0-9]+", "<run>"),))
-    with SqliteCassetteStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as store:
-        assert rewrite_keys_under_current_rules(store, rules, {}) == 2
-        rows = store.list_summaries()
-        assert [(row.key == rows[0].key, row.occurrence) for row in rows] == [(True, 1), (True, 2), (False, 1)]
-        assert not any(
-            each.old != each.new or each.other_rules for each in iter_recordings_with_new_keys(store, rules, {})
-        )
-        assert rewrite_keys_under_current_rules(store, rules, {}) == 0
 
 
 ODD = ["x", "[", "{", "null", "[1]", "[" * 100_000, b"\xff", 1e308, ""]

@@ -39,23 +39,6 @@ def test_the_first_key_is_the_one_requested_first(store: Store) -> None:
     assert store.find_first_key("default", 1) == ("judge", key(1))
 
 
-def test_the_first_key_is_of_the_latest_recording(store: Store) -> None:
-    """An agent that starts otherwise since its re-recording is known by its new first request."""
-    store.add_interaction(interaction(1), supersede=False)
-    store.begin_writing("default", 1, exclusive=True, holder="a")
-    assert store.find_first_key("default", 1) == ("agent", key(1))
-    store.add_interaction(interaction(5), supersede=True)
-    assert store.find_first_key("default", 1) == ("agent", key(5))
-
-
-def test_rows_of_a_cassette_are_its_live_ones(store: Store) -> None:
-    """Superseded rows and other cassettes are not counted."""
-    ids = [store.add_interaction(interaction(n), supersede=False) for n in (1, 2, 3)]
-    store.add_interaction(interaction(1, cassette="other"), supersede=False)
-    store.add_interaction(interaction(3), supersede=True)
-    assert [row.id for row in store.list_summaries("default", 1)] == [ids[0], ids[1], 5]
-
-
 def test_candidates_are_the_last_of_the_operation(store: Store) -> None:
     """The nearest of a miss is looked for among live recordings of its party and operation, at most so many."""
     for n in range(1, 6):
@@ -76,15 +59,6 @@ def test_cassettes_are_counted(store: Store) -> None:
     a, b = sorted(store.cassettes(), key=lambda info: info.name == "b")
     assert (a.name, a.sample, a.stored, a.live, a.closed_cleanly) == ("default", 1, 2, 1, False)
     assert (b.name, b.sample, b.stored, b.live, b.closed_cleanly) == ("b", 2, 1, 1, True)
-
-
-def test_generation_changes_with_every_commit(store: Store, path: Path) -> None:
-    """What others, and our own writer, commit is noticed; reading changes nothing."""
-    with reopened(path) as other:
-        before = other.generation
-        assert other.generation == before
-        store.add_interaction(interaction(), supersede=False)
-        assert other.generation != before
 
 
 def test_a_lookup_is_one_search_in_an_index(path: Path) -> None:

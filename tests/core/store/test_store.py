@@ -28,20 +28,6 @@ def test_half_a_surrogate_pair_may_stand_in_any_name(store: Store) -> None:
     assert [each.operation for each in store.iter_interactions("\udc00")] == ["mcp:tools/call \ud800"] * 2
 
 
-@pytest.mark.parametrize(("code", "ending", "good"), [
-    (200, Ending.COMPLETE, True), (400, Ending.COMPLETE, True), (404, Ending.COMPLETE, True), (429, Ending.COMPLETE, False),
-    (500, Ending.COMPLETE, False), (401, Ending.COMPLETE, False), (200, Ending.CUT, False),
-    (200, Ending.UNTERMINATED, False),
-])  # fmt: skip
-def test_a_good_slot_is_complete_and_neither_transient_nor_unauthorized(
-    store: Store, code: int, ending: Ending, good: bool
-) -> None:
-    """Only a complete answer that would come again stands for the provider's."""
-    store.add_interaction(status(1, code, ending), supersede=False)
-    (slot,) = store.find_keyed("default", 1, "agent", key(1))
-    assert (slot.status, slot.ending, slot.is_good_answer) == (code, ending, good)
-
-
 def test_superseding_replaces_a_key_in_one_step(store: Store) -> None:
     """The new recording is the only live one; the older stay, marked with their successor; one in flight gets slot 1."""
     old = [store.add_interaction(interaction(1), supersede=False) for _ in range(3)]

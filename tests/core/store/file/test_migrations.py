@@ -21,7 +21,6 @@ from llmproxy.core.store.file.migrations import APPLICATION_ID, NAMES, list_appl
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy
-from llmproxy.sqlite_file import write_transaction
 from tests.support.recordings import NOW, interaction, run
 
 
@@ -38,15 +37,6 @@ def test_records_each_migration(tmp_path: Path) -> None:
         assert list_applied_migrations(conn) == NAMES
         assert conn.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
         assert conn.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
-def test_upgrading_twice_is_upgrading_once(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    with closing(connect_to_sqlite_store_file(path, "mode=rwc")) as conn:
-        upgrade_schema(conn)
-        once = schema(path)
-        upgrade_schema(conn)
-    assert schema(path) == once
 
 
 def test_tables_of_other_names_get_todays(tmp_path: Path) -> None:
@@ -121,22 +111,6 @@ def test_a_failed_migration_leaves_nothing(tmp_path: Path) -> None:
             upgrade_schema(conn)
         assert list_applied_migrations(conn) == ()
         assert "interactions" not in schema(tmp_path / "a.db")
-
-
-def test_a_block_that_raises_is_rolled_back(tmp_path: Path) -> None:
-    """Nothing of an write_transaction transaction stays when its block raises, and the lock is free again."""
-    with closing(connect_to_sqlite_store_file(tmp_path / "a.db", "mode=rwc")) as conn:
-        conn.execute("CREATE TABLE t (x)")
-
-        def fail() -> None:
-            with write_transaction(conn):
-                conn.execute("INSERT INTO t VALUES (1)")
-                conn.execute("INSERT INTO missing VALUES (1)")
-
-        with pytest.raises(sqlite3.OperationalError, match="missing"):
-            fail()
-        assert conn.execute("SELECT count(*) FROM t").fetchone() == (0,)
-        assert not conn.in_transaction
 
 
 def test_the_documentation_names_every_table_and_column(tmp_path: Path) -> None:
