@@ -11,7 +11,6 @@ import pytest
 
 from llmproxy.core.bindings import (
     BadRunVariable,
-    BindingPolicy,
     Bindings,
     IdPair,
     IdPairs,
@@ -229,21 +228,6 @@ def test_what_cannot_be_a_run_variable_is_refused(name: object, value: object) -
         build_run_variable(name, value)
 
 
-def test_the_scope_leaves_less() -> None:
-    """``paths``: cwd, home, tmp; ``none``: nothing but equal requests."""
-    before, now = [*A, RunVariable("date", "2026-11-22")], [*B, RunVariable("date", "2026-11-23")]
-    bodies = [{"system": f"{cwd} {day}"} for cwd, day in (("/tmp/a", "2026-11-22"), ("/srv/ci/b c", "2026-11-23"))]
-    assert isinstance(match_requests_with_bindings(Bindings(before, now), bodies[0], bodies[1]), RequestMatch)
-    assert isinstance(
-        match_requests_with_bindings(Bindings(before, now, scope=BindingPolicy.PATHS), bodies[0], bodies[1]), Mismatch
-    )
-    assert isinstance(
-        match_requests_with_bindings(Bindings(before, now, scope=BindingPolicy.NONE), bodies[0], bodies[0]),
-        RequestMatch,
-    )
-    assert not Bindings(before, now, scope=BindingPolicy.NONE)
-
-
 def _asked(question: str, *more: object) -> dict[str, object]:
     return {"model": "m", "messages": [{"role": "user", "content": question}, *more]}
 
@@ -336,12 +320,6 @@ def exchanged(text: str, *identities: IdPair) -> str:
 def test_a_port_is_one_behind_the_name_of_this_machine(text: str, now: str) -> None:
     """A bare number may be anything, and another machine's port is another machine's."""
     assert exchanged(text, IdPair("port", "port", "40121", "39999")) == now
-
-
-def test_a_commit_is_found_by_its_first_digits() -> None:
-    """As many as somebody names, from seven on."""
-    made = IdPair("commit", "hex", "0a1b2c3d4e" * 4, "ffeeddccbb" * 4)
-    assert exchanged("see 0a1b2c3 and 0a1b2c3d4e, not 0a1b2c", made) == "see ffeeddc and ffeeddccbb, not 0a1b2c"
 
 
 ODD = (

@@ -274,44 +274,35 @@ def test_an_agents_own_word_for_gits_user_is_learned_for_whoever_ships_slots() -
     assert isinstance(infer_volatile_fields_from_pair(bindings, old, new), Mismatch)
 
 
-@pytest.mark.parametrize(("before", "called", "kind", "name"), [
-    ("-rw-r--r-- 1 ann ann 9 ", "", "time", "file_time"),
-    ("drwxr-xr-x ", "", "integer", "file_links"),
-    ("drwxr-xr-x 3 ", "", "name", "file_owner"),
-    ("drwxr-xr-x 3 {user} {user} ", "", "count", "file_size"),
-    ("-rw-r--r-- 1 {user} {user} 9 {:time} ", "", "uuid", "file_name"),
-    ("[main ", "", "hex", "commit"),
-    ("[{git_branch} (root-commit) ", "", "hex", "commit"),
-    ("[", "", "name", "branch"),
-    ("Author: ", "", "name", "author"),
-    ("Author: {:name} <", "", "name", "author_email"),
-    ("Process Group PGID: ", "", "pid", "group_pgid"),
-    ("{tmp}/", "", "name", "tmp_name"),
-    ("", "", "uuid", "uuid"),
-    ("total 24\nmade ", "", "uuid", "made"),
-    ("written: {tmp}/", "", "name", "tmp_name"),
-    ("serving on http://127.0.0.1:", "", "port", "port"),
-    ("", "id", "integer", "task_id"),
-    ("", "taskId", "integer", "taskid"),
-    ("key=", "", "hex", "task_key"),
+@pytest.mark.parametrize(("before", "called", "kind", "tool", "name"), [
+    ("-rw-r--r-- 1 ann ann 9 ", "", "time", "make_task", "file_time"),
+    ("drwxr-xr-x ", "", "integer", "make_task", "file_links"),
+    ("drwxr-xr-x 3 ", "", "name", "make_task", "file_owner"),
+    ("drwxr-xr-x 3 {user} {user} ", "", "count", "make_task", "file_size"),
+    ("-rw-r--r-- 1 {user} {user} 9 {:time} ", "", "uuid", "make_task", "file_name"),
+    ("[main ", "", "hex", "make_task", "commit"),
+    ("[{git_branch} (root-commit) ", "", "hex", "make_task", "commit"),
+    ("[", "", "name", "make_task", "branch"),
+    ("Author: ", "", "name", "make_task", "author"),
+    ("Author: {:name} <", "", "name", "make_task", "author_email"),
+    ("Process Group PGID: ", "", "pid", "make_task", "group_pgid"),
+    ("{tmp}/", "", "name", "make_task", "tmp_name"),
+    ("", "", "uuid", "make_task", "uuid"),
+    ("total 24\nmade ", "", "uuid", "make_task", "made"),
+    ("written: {tmp}/", "", "name", "make_task", "tmp_name"),
+    ("serving on http://127.0.0.1:", "", "port", "make_task", "port"),
+    ("", "id", "integer", "make_task", "task_id"),
+    ("", "taskId", "integer", "make_task", "taskid"),
+    ("key=", "", "hex", "make_task", "task_key"),
+    *(("", "id", "integer", tool, name) for tool, name in (
+        ("createIssue", "issue_id"), ("mcp__github__create_issue", "issue_id"), ("create", "create_id"), ("orders", "orders_id"))),
 ])  # fmt: skip
-def test_a_slot_is_called_after_what_stands_before_it(before: str, called: str, kind: str, name: str) -> None:
-    """Columns of listings by their meaning, everything else by its words; a bare `id` by its tool."""
-    assert choose_volatile_field_name(before, called, kind, "make_task", ()) == name
-
-
-@pytest.mark.parametrize(("tool", "name"), [
-    ("createIssue", "issue_id"), ("mcp__github__create_issue", "issue_id"), ("create", "create_id"),
-    ("orders", "orders_id"),
-])  # fmt: skip
-def test_a_bare_id_is_that_of_the_thing_that_the_tool_makes(tool: str, name: str) -> None:
-    """So that it is found again where another tool is given it by that name."""
-    assert choose_volatile_field_name("", "id", "integer", tool, ()) == name
-
-
-def test_two_slots_have_two_names() -> None:
-    """Numbered, in the order in which they were learned."""
-    assert choose_volatile_field_name("made ", "", "hex", "t", {"made", "made_2"}) == "made_3"
+def test_a_slot_is_called_after_what_stands_before_it(
+    before: str, called: str, kind: str, tool: str, name: str
+) -> None:
+    """Columns of listings by their meaning, everything else by its words; a bare `id` by what its tool makes. Equal names are numbered."""
+    assert choose_volatile_field_name(before, called, kind, tool, ()) == name
+    assert choose_volatile_field_name(before, called, kind, tool, {name, f"{name}_2"}) == f"{name}_3"
 
 
 @pytest.mark.parametrize(("tool", "arguments", "foreign"), [

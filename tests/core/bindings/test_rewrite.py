@@ -21,7 +21,6 @@ from llmproxy.core.bindings import (
     rewrite_answer,
     rewrite_exact_hit_answer,
 )
-from llmproxy.core.bindings.answer_rewriting import is_in_code_block, is_shell_replacement_safe
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.support.messages import used
 from tests.support.narrowing import narrow
@@ -111,6 +110,9 @@ SECOND = RequestMatch(
     pytest.param(SPACE, EMPTY, _use("bash", command="cat /tmp/a/x"), MisfitReason.QUOTING, id="a space would make two words of it"),
     pytest.param(SPACE, EMPTY, _use("bash", command='cat "/tmp/a/x"'), _use("bash", command='cat "/srv/my work/x"'), id="in quotes"),
     pytest.param(SPACE, EMPTY, _use("bash", command="cat '/tmp/a/x'"), _use("bash", command="cat '/srv/my work/x'"), id="in others"),
+    *(pytest.param(SPACE, EMPTY, _text(f"See /tmp/a:\n{fence}bash\ncat /tmp/a/x\n{fence}\n"), MisfitReason.QUOTING, id=f"a block of code, {fence}")
+      for fence in ("```", "~~~")),
+    pytest.param(SPACE, EMPTY, _text("See /tmp/a:\ncat /tmp/a/x\n"), _text("See /srv/my work:\ncat /srv/my work/x\n"), id="prose is no command"),
     pytest.param(SPACE, EMPTY, _use("read", file_path="/tmp/a/x"), _use("read", file_path="/srv/my work/x"), id="a whole argument"),
     pytest.param(ONE_OF_TWO, EMPTY, _text("in /h"), MisfitReason.AMBIGUOUS, id="cwd was home, and nobody shows which is meant"),
     pytest.param(ONE_OF_TWO, _fitted(ONE_OF_TWO, "in /h", "in /w"), _text("in /h"), _text("in /w"), id="the request shows which"),
@@ -466,28 +468,15 @@ def test_what_is_quoted_takes_what_these_quotes_keep(write: str) -> None:
     assert ("/srv/it's" in served, '/srv/say "hi"' in served) == (write[0] == '"', write[0] == "'")
 
 
-@pytest.mark.parametrize(("command", "wanted"), [
-    ("cat /tmp/my\\ work/x", "cat /srv/other\\ one/x"),
-    ("cat '/tmp/my work/x'", "cat '/srv/other one/x'"),
-    ("sh -c \"cat '/tmp/my work/x'\"", "sh -c \"cat '/srv/other one/x'\""),
+@pytest.mark.parametrize(("recorded", "command", "wanted"), [
+    ("/tmp/my work", "cat /tmp/my\\ work/x", "cat /srv/other\\ one/x"),
+    ("/tmp/my work", "cat '/tmp/my work/x'", "cat '/srv/other one/x'"),
+    ("/tmp/my work", "sh -c \"cat '/tmp/my work/x'\"", "sh -c \"cat '/srv/other one/x'\""),
+    ("/tmp/it's", "cat '/tmp/it'\\''s/x'", "cat '/srv/other one/x'"),
+    ('/tmp/a "b"', 'cat "/tmp/a \\"b\\"/x"', 'cat "/srv/other one/x"'),
 ])  # fmt: skip
-def test_a_folder_that_needed_quotes_is_found_in_each_way_to_write_it(command: str, wanted: str) -> None:
-    """Escaped with a backslash it is the folder too: nothing of the recorded run is left."""
-    assert rewritten(command, "/tmp/my work", "/srv/other one") == wanted
+def test_a_folder_that_needed_quotes_is_found_in_each_way_to_write_it(recorded: str, command: str, wanted: str) -> None:
+    """Escaped with a backslash, in quotes, as the end of quotes and quotes again it is the folder too: nothing of the recorded run is left."""
+    assert rewritten(command, recorded, "/srv/other one") == wanted
     plain = wanted.replace("/srv/other\\ one", "/srv/plain").replace("/srv/other one", "/srv/plain")
-    assert rewritten(command, "/tmp/my work", "/srv/plain") == plain
-
-
-def test_a_quote_in_a_folder_is_found_as_a_shell_writes_it() -> None:
-    """As the end of the quotes, one with a backslash, and quotes again; with a backslash in double quotes."""
-    assert rewritten("cat '/tmp/it'\\''s/x'", "/tmp/it's", "/srv/b") == "cat '/srv/b/x'"
-    assert rewritten('cat "/tmp/a \\"b\\"/x"', '/tmp/a "b"', "/srv/b") == 'cat "/srv/b/x"'
-
-
-@pytest.mark.parametrize("fence", ["```", "~~~"])
-def test_a_block_of_code_in_markdown_is_a_command(fence: str) -> None:
-    """Some agents run it; the same words outside of it are prose."""
-    text = f"See /tmp/a:\n{fence}bash\ncat /tmp/a/x\n{fence}\n"
-    assert not is_in_code_block(text, text.index("/tmp/a"))
-    assert is_in_code_block(text, text.index("/tmp/a/x"))
-    assert not is_shell_replacement_safe("cat /tmp/a", 4, 10, "/srv/my work")
+    assert rewritten(command, recorded, "/srv/plain") == plain

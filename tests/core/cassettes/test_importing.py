@@ -208,14 +208,6 @@ def test_round_trip(before: Interaction) -> None:
     assert after.interaction == before
 
 
-def test_edited_body_wins_over_our_notes() -> None:
-    """A body that was edited by hand is taken, and the chunk borders that do not fit it are left out."""
-    text = dumps([interaction_to_file_record(one())], "c").replace("chatcmpl-1", "chatcmpl-edited")
-    (after,) = convert_exchanges(read(Source(text.encode(), "c.yaml")), "c", rules=Rules(), redactor=Redactor())
-    assert after.interaction is not None
-    assert after.interaction.response.chunks == (Chunk(0, ANSWER.replace(b"chatcmpl-1", b"chatcmpl-edited")),)
-
-
 @pytest.mark.parametrize("value", ["x", -1, True, None, [1], 1.5])
 def test_nonsense_in_our_notes_is_ignored(value: object) -> None:
     """Notes that make no sense are as if they were not there."""

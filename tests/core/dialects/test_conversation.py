@@ -94,15 +94,11 @@ ASKED: list[tuple[Family, str, object, list[Message]]] = [
 
 @pytest.mark.parametrize(("family", "operation", "body", "expected"), ASKED)
 def test_asked(family: Family, operation: str, body: object, expected: list[Message]) -> None:
-    """The same dialogue comes out of every dialect, system first, results of tools as messages of their own."""
-    assert read_request_messages(json.dumps(body).encode()) == expected
-
-
-@pytest.mark.parametrize(("family", "operation", "body", "expected"), ASKED)
-def test_the_last_words_of_the_user(family: Family, operation: str, body: object, expected: list[Message]) -> None:
-    """They are those of the last message of the user's in the whole conversation."""
+    """The same dialogue comes out of every dialect, system first, results of tools as messages of their own; the user's last message has the last words."""
+    raw = json.dumps(body).encode()
+    assert read_request_messages(raw) == expected
     said = [message.text for message in expected if message.role == "user" and message.text]
-    assert read_last_user_text(json.dumps(body).encode()) == (said[-1] if said else None)
+    assert read_last_user_text(raw) == (said[-1] if said else None)
 
 
 @pytest.mark.parametrize("raw", [b"", b"no JSON", b"[]", b'{"messages": 3}', b'{"messages": [{"role": "user"}]}'])

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -272,47 +272,31 @@ def test_nothing_depends_on_chance() -> None:
 
 CODE = MissError.code
 TEXT = "llmproxy: no recorded response."
+BEDROCK_NAMES = {404: "ResourceNotFoundException", 400: "ValidationException", 502: "InternalServerException"}
+"""Boto reads the error's name from a header, and none of ours is one that it retries."""
 
 
 @pytest.mark.parametrize(("family", "status", "expected"), [
-    ("openai", 404, {"error": {"message": TEXT, "type": CODE, "param": None, "code": CODE}}),
-    ("generic", 404, {"error": {"message": TEXT, "type": CODE, "param": None, "code": CODE}}),
+    *((family, 404, {"error": {"message": TEXT, "type": CODE, "param": None, "code": CODE}}) for family in ("openai", "generic", "http")),
     ("anthropic", 404, {"type": "error", "error": {"type": "not_found_error", "message": TEXT}, "request_id": CODE}),
-    ("anthropic", 400,
-     {"type": "error", "error": {"type": "invalid_request_error", "message": TEXT}, "request_id": CODE}),
+    ("anthropic", 400, {"type": "error", "error": {"type": "invalid_request_error", "message": TEXT}, "request_id": CODE}),
     ("anthropic", 413, {"type": "error", "error": {"type": "request_too_large", "message": TEXT}, "request_id": CODE}),
     ("anthropic", 502, {"type": "error", "error": {"type": "api_error", "message": TEXT}, "request_id": CODE}),
     ("gemini", 404, {"error": {"code": 404, "message": TEXT, "status": "NOT_FOUND"}}),
     ("gemini", 400, {"error": {"code": 400, "message": TEXT, "status": "INVALID_ARGUMENT"}}),
     ("gemini", 500, {"error": {"code": 500, "message": TEXT, "status": "INTERNAL"}}),
     ("gemini", 502, {"error": {"code": 502, "message": TEXT, "status": "UNAVAILABLE"}}),
-    ("bedrock", 404, {"message": TEXT}),
+    *(("bedrock", status, {"message": TEXT}) for status in BEDROCK_NAMES),
     ("ollama", 404, {"error": TEXT}),
     ("cohere", 404, {"message": TEXT}),
 ])  # fmt: skip
 def test_shape(family: Family, status: int, expected: object) -> None:
-    """Every family gets the body that its SDKs take the message from, type by type."""
-    _, body = build_dialect_error_response(family, status, CODE, TEXT)
+    """Every family gets the body that its SDKs take the message from, type by type: JSON that forbids retries and names the code."""
+    headers, body = build_dialect_error_response(family, status, CODE, TEXT)
     assert json.loads(body) == expected
-
-
-@pytest.mark.parametrize("family", get_args(Family))
-def test_headers(family: Family) -> None:
-    """Every envelope is JSON, forbids retries and names the code."""
-    headers, _ = build_dialect_error_response(family, 404, CODE, TEXT)
-    assert header(headers, "content-type") == "application/json"
-    assert header(headers, "x-should-retry") == "false"
-    assert header(headers, ERROR_HEADER) == CODE
-
-
-@pytest.mark.parametrize(
-    ("status", "name"),
-    [(404, "ResourceNotFoundException"), (400, "ValidationException"), (502, "InternalServerException")],
-)
-def test_bedrock_names_the_error_in_a_header(status: int, name: str) -> None:
-    """Boto reads the error's name from a header, and none of ours is one that it retries."""
-    headers, _ = build_dialect_error_response("bedrock", status, CODE, TEXT)
-    assert header(headers, "x-amzn-errortype") == name
+    names = ("content-type", "x-should-retry", ERROR_HEADER)
+    assert [header(headers, name) for name in names] == ["application/json", "false", CODE]
+    assert header(headers, "x-amzn-errortype") == (BEDROCK_NAMES[status] if family == "bedrock" else None)
 
 
 @pytest.mark.parametrize(("family", "operation", "status"), [

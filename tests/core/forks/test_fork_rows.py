@@ -14,13 +14,11 @@ from llmproxy.core.forks.fork_rows import (
     CassetteNameTaken,
     CopiedRecording,
     Fork,
-    delete_fork_row,
     find_fork,
     fork_cassette,
     lease_cassette_name,
     list_all_forks_in_store,
     parse_fork_in_cassette_file,
-    store_fork_row,
     store_fork_with_copies,
 )
 from llmproxy.core.forks.overrides import parse_answer_override_options
@@ -104,15 +102,6 @@ def test_what_a_file_cannot_mean_of_a_fork_is_said(wrong: object, said: str) -> 
     """An override that silently does nothing is worse than none."""
     with pytest.raises(ValueError, match=re.escape(said)):
         parse_fork_in_cassette_file("b", wrong)
-
-
-def test_a_cassette_becomes_a_child_and_ceases_to_be_one(path: Path) -> None:
-    fork = Fork("a", "elsewhere", 2, "because", overrides=parse_answer_override_options(["t=1"], []))
-    with opened(path) as store:
-        store_fork_row(store, fork)
-        assert find_fork(store, "a", 1) == fork
-        delete_fork_row(store, "a")
-        assert find_fork(store, "a", 1) is None
 
 
 def test_names_are_found_and_never_given_twice(path: Path) -> None:

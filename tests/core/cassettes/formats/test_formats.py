@@ -318,9 +318,6 @@ def test_mappings_and_texts() -> None:
         (lambda: formats.text({"n": 1}, "n"), "`n` is int, not a text"),
         (lambda: formats.text({"e": ""}, "e"), "`e` is empty"),
         (lambda: formats.get_list({"l": 1}, "l"), "`l` is int, not a list"),
-        (lambda: formats.status(True), "the status is True"),
-        (lambda: formats.status("200"), "the status is '200'"),
-        (lambda: formats.status(99), "the status is 99"),
         (lambda: formats.parse_header_mapping([]), "`headers` is list"),
         (lambda: formats.parse_header_mapping({"a": [{}]}), "the header 'a' is dict"),
         (lambda: formats.parse_name_value_headers([{"value": 1}]), "a field without a name"),
@@ -350,15 +347,9 @@ def test_times() -> None:
     assert [formats.microseconds(value) for value in (-1, None, "1", True, float("nan"), 1e12)] == [0] * 6
 
 
-def test_bytes() -> None:
-    """White space in base64 is no damage; a lone surrogate is kept."""
-    assert formats.decode_base64("YW\n Jj") == b"abc"
-    assert formats.encode_text("ü\ud800") == b"\xc3\xbc\xed\xa0\x80"
-
-
 @pytest.mark.parametrize("status", [100, 102, 103, 199, 0, 600, True, "200", 99.5, None])
 def test_an_interim_status_is_no_answer(status: object) -> None:
     """Replayed, it would leave every client waiting for the real one; 101 begins a WebSocket."""
-    with pytest.raises(ReadingProblem, match="not one of 200 to 599, or 101"):
+    with pytest.raises(ReadingProblem, match=f"the status is {status!r}, .*not one of 200 to 599, or 101"):
         formats.status(status)
     assert [formats.status(each) for each in (101, 200, 599)] == [101, 200, 599]

@@ -128,17 +128,6 @@ def test_corrupt(text: str, what: str, tmp_path: Path) -> None:
     assert "bad.yaml" in str(error.value)
 
 
-def test_every_problem_is_listed() -> None:
-    """One run shows all that is wrong, up to ten, with line and number."""
-    broken = GOOD.replace("status: {code: 200, message: OK}", "x: y")
-    item = broken.partition("interactions:\n")[2].partition("version:")[0]
-    with pytest.raises(CassetteCorrupt) as error:
-        parse("version: 1\ninteractions:\n" + item * 12)
-    assert "12 of its 12 interactions" in str(error.value)
-    assert "line 3, interaction 1" in str(error.value)
-    assert "and 2 more" in str(error.value)
-
-
 def test_not_text_and_not_there(tmp_path: Path) -> None:
     """Bytes that are not UTF-8, a missing file and a folder are told apart."""
     path = tmp_path / "a.yaml"

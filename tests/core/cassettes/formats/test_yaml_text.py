@@ -127,13 +127,6 @@ def test_scalars_are_those_of_json() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_every_style_is_found(style: str) -> None:
-    """A body in any style is a tree and a style that give it back."""
-    body = encode_json_in_style({"a": [1, {"b": "ü"}], "c": None, "d": 1.5}, style)
-    assert encode_json_in_style(*known(detect_json_style(body))) == body
-
-
 @settings(deadline=None)
 @given(TREES, st.sampled_from(sorted(STYLES)))
 def test_what_is_found_is_exact(tree: object, style: str) -> None:
