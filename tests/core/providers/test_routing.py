@@ -11,6 +11,7 @@ import pytest
 
 from llmproxy.core.providers.provider_table import (
     PROVIDERS,
+    Family,
     HostParsedFromPath,
     build_http_provider_name_and_url,
     find_host_in_path,
@@ -292,17 +293,6 @@ def test_upstreams_from_env(env: dict[str, str], upstreams: dict[str, str]) -> N
     assert read_env_upstreams(env, "127.0.0.1:8080") == upstreams
 
 
-def test_family_of_stored_interactions() -> None:
-    """The dialect of a stored interaction is its operation's, else its provider's; unknown names are OpenAI's."""
-    stored = (
-        ("ollama", "api.chat"),
-        ("ollama", "chat.completions"),
-        ("vertex", "messages"),
-        ("my-vllm", "chat.completions"),
-    )
-    assert [get_operation_dialect(*each) for each in stored] == ["ollama", "openai", "anthropic", "openai"]
-
-
 def test_routing_is_quick() -> None:
     """Routing is made for every request: far below 0.1 ms even on a busy machine."""
     headers = BEARER + tuple((f"x-stainless-{number}", "1") for number in range(12))
@@ -375,16 +365,22 @@ def test_what_may_be_accepted_is_sent(host: str, authorization: str, upstream: s
     check_aws_signature_host((("host", host), ("authorization", authorization)), upstream)
 
 
-@pytest.mark.parametrize(("provider", "operation", "channel"), [
-    ("openai", "chat.completions", Channel.LLM),
-    ("local", "/anything", Channel.LLM),
-    ("http:api.github.com", "/repos", Channel.HTTP),
-    ("http:mcp.example.com", "mcp:tools/call", Channel.MCP),
-    ("tools", "mcp:initialize", Channel.MCP),
+@pytest.mark.parametrize(("provider", "operation", "channel", "family"), [
+    ("openai", "chat.completions", Channel.LLM, "openai"),
+    ("ollama", "api.chat", Channel.LLM, "ollama"),
+    ("ollama", "chat.completions", Channel.LLM, "openai"),
+    ("vertex", "messages", Channel.LLM, "anthropic"),
+    ("my-vllm", "chat.completions", Channel.LLM, "openai"),
+    ("local", "/anything", Channel.LLM, "openai"),
+    ("http:api.github.com", "/repos", Channel.HTTP, "http"),
+    ("http:mcp.example.com", "mcp:tools/call", Channel.MCP, "http"),
+    ("tools", "mcp:initialize", Channel.MCP, "openai"),
 ])  # fmt: skip
-def test_the_channel_is_read_off_the_names(provider: str, operation: str, channel: Channel) -> None:
-    """Whatever is stored says what it is about."""
-    assert get_call_channel(provider, operation) is channel
+def test_channel_and_dialect_are_read_off_the_names(
+    provider: str, operation: str, channel: Channel, family: Family
+) -> None:
+    """Whatever is stored says what it is about; its dialect is its operation's, else its provider's, and of unknown names OpenAI's."""
+    assert (get_call_channel(provider, operation), get_operation_dialect(provider, operation)) == (channel, family)
 
 
 @pytest.mark.parametrize(("target", "patterns", "found"), [

@@ -30,7 +30,6 @@ from llmproxy.core.secrets.find_secrets import (
     CREDENTIAL,
     FREE,
     CredentialEpoch,
-    KnownSecrets,
     SecretSpan,
     _find_behind_service_names,
     choose_encoded_secret_substrings,
@@ -151,20 +150,6 @@ def test_whatever_redaction_would_change_counts_as_changed(how: str, where: str)
             assert not redactor.epoch.is_still_valid(0, noted=noted), (how, n)
         elif how == "unlike":
             assert redactor.epoch.is_still_valid(0, noted=noted)
-
-
-def test_what_waits_for_the_index_is_known_and_found() -> None:
-    """However many come before anything is searched, and the earliest too."""
-    known = KnownSecrets()
-    chance = random.Random(3)
-    secrets = ["".join(chance.choices(ascii_letters + digits, k=40)) for _ in range(700)]
-    for secret in secrets:
-        known.add_secret(secret)
-        assert secret in known
-    for secret in (secrets[0], secrets[350], secrets[-1]):
-        assert known.find_spans(f"it is {secret}, yes") == [SecretSpan(6, 6 + len(secret), CREDENTIAL)]
-        assert secret in known
-    assert len(known) > 700
 
 
 def test_a_credential_with_a_shape_is_learned_once() -> None:

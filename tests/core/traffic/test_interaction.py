@@ -15,13 +15,11 @@ from llmproxy.core.traffic.interaction import Chunk, Headers, Response, TimedChu
 from llmproxy.core.traffic.json_diff import (
     SHOWN,
     Difference,
-    clip,
     count_common_prefix,
     get_volatile_difference_kind,
     is_volatile_value,
     list_differences,
 )
-from llmproxy.errors import printable
 
 FIELDS: Headers = (("Content-Type", "a"), ("X", "1"), ("x", "2"))
 
@@ -222,12 +220,6 @@ def test_deep_and_wide_trees_are_bounded() -> None:
         deep_old, deep_new = [deep_old], [deep_new]
     assert len(list_differences(deep_old, deep_new)) == 1
     assert list_differences([*range(20_000)], [*range(1, 20_001)], 3)
-
-
-def test_short_and_printable() -> None:
-    """Shortening keeps the start and marks the cut."""
-    assert clip("abcdef", 4) == "abc…"
-    assert printable("naïve 日本") == "naïve 日本"
 
 
 LONG = "lorem ipsum " * 2000
