@@ -17,6 +17,7 @@ from typer.main import get_command
 
 import llmproxy
 from llmproxy.cli import build_app
+from tests.docs.test_words import ruled_out
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "llmproxy"
@@ -243,9 +244,7 @@ FIRST_WORDS = r"(Say|Hear|Give|Tell|Know)s?\b|(What|Who|Whom|Which|Where|Whose|H
 
 def test_names_have_no_word_that_the_glossary_rules_out() -> None:
     """`CONTRIBUTING.md` lists words that are not used in names of files, classes, functions, and docstrings' first words."""
-    listed = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Words that are not used")[2]
-    cells = [row.split("|")[1] for row in listed.splitlines() if row.startswith("| ")][1:]
-    words = {word.strip() for cell in cells for word in cell.split(",")}
+    words = ruled_out()
     assert len(words) > 20
     found: set[str] = set()
     for path in sorted(PACKAGE.rglob("*.py")):

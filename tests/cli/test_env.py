@@ -8,7 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request
@@ -21,6 +21,7 @@ from tests.provider import Provider, step
 from tests.support.forked import program
 from tests.support.process import clean_env, free_port, llmproxy
 from tests.support.proxy import DIRECT, Proxy, alone, ask_chat, proxy
+from tests.support.services import QuietHandler
 
 ENV = (*program("llmproxy"), "env")
 
@@ -161,30 +162,23 @@ def test_however_a_proxy_is_ended_its_exit_code_says_what_came(
         assert (ended, "stopped with exit code 4" in capsys.readouterr().out) == (code, code == 4)
 
 
-class Ending(BaseHTTPRequestHandler):
+class Ending(QuietHandler):
     """A proxy that says, once it was asked to stop, that it is ending, and is gone then."""
 
     protocol_version = "HTTP/1.1"
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - as the library names it
         type(self).asked_to_stop = True
-        self._say(200, b'{"exit_code": 4}')
+        self.answer(b'{"exit_code": 4}', connection="close")
 
     asked_to_stop = False
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - as the library names it
         if not self.asked_to_stop:
-            self._say(200, b'{"status": "ok", "version": "1"}')
+            self.answer(b'{"status": "ok", "version": "1"}', connection="close")
             return
         self.server.server_close()
-        self._say(500, b'{"error": {"message": "llmproxy: the proxy is ending"}}')
-
-    def _say(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        self.send_header("connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
+        self.answer(b'{"error": {"message": "llmproxy: the proxy is ending"}}', status=500, connection="close")
 
 
 def test_a_proxy_that_still_says_that_it_is_ending_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from llmproxy.core.forks.overrides import parse_answer_override_options
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import store_accepted_changes
 from llmproxy.core.traffic.interaction import Interaction
-from tests.support.chats import NOW, chat, fill, run as run_on
+from tests.support.chats import NOW, chat, fill, run as run_on, run_typed as said
 
 FORMATS = Path(__file__).resolve().parents[2] / "fixtures/formats"
 OPENAI = ("--upstream", "openai=http://127.0.0.1:9911/v1")
@@ -38,7 +38,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def cassette(path: Path, *texts: str, host: str = "https://api.openai.com", name: str = "x") -> Path:
+def cassette(path: Path, *texts: str, host: str = "https://api.openai.com") -> Path:
     """Write a file with one chat request for each text."""
     exchanges = [
         Recorded("POST", f"{host}/v1/chat/completions", JSON, f'{{"messages": [{{"role": "user", "content": "{text}"}}]}}'.encode(),
@@ -46,7 +46,7 @@ def cassette(path: Path, *texts: str, host: str = "https://api.openai.com", name
         for text in texts
     ]  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(dumps(exchanges, name))
+    path.write_text(dumps(exchanges, "x"))
     return path
 
 
@@ -109,7 +109,13 @@ def test_one_cassette_for_all() -> None:
 def test_two_files_of_one_name_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """Two files that would become one cassette are refused before anything is written."""
     assert run("import", cassette(Path("a/x.yaml"), "a"), cassette(Path("b/x.yaml"), "b")) == 2
-    assert "would both become cassette x" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert ("would both become cassette x" in said, "Import the folder that holds both" in said) == (True, True)
+    for name in ("y", "z"):
+        Path(f"a/{name}.yaml").write_text("llmproxy-cassette: 1\ncassette: s\ninteractions: []\n...\n")
+    assert run("import", "a") == 2
+    said = capsys.readouterr().err
+    assert ("would both become cassette s" in said, "Change the line `cassette:` of one" in said) == (True, True)
     assert not Path("llmproxy.db").exists()
 
 
@@ -409,13 +415,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, team_url: str) -> Pa
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     fill(tmp_path / "llmproxy.db", chat(), chat("And now?", "Still fine.", cassette="other"))
     return tmp_path
-
-
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """Type a command; returns its exit code and all that it said."""
-    code = main(list(words))
-    found = capsys.readouterr()
-    return code, found.out + found.err
 
 
 @pytest.mark.parametrize("words", [("--all",), ("--cassette", "trip")])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -195,28 +193,30 @@ def test_nothing_recorded_is_exit_4_and_one_line(tmp_path: Path) -> None:
     assert not list((tmp_path / CASSETTES).glob("*"))
 
 
+def interrupted(folder: Path, agent: str, more: str, how: signal.Signals, *options: str, **env: str) -> str:
+    """Return what a test says that hears a signal while its agent, which has written where to find it, waits."""
+    waits = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
+    (folder / "agent.py").write_text(f"{agent}\n{waits}")
+    suite = (
+        f"name: t\nagent: {{command: [{python()}, agent.py]}}\nscenarios: [{{id: a, {more}steps: [{{chat: hi}}]}}]\n"
+    )
+    (folder / "t.suite.yaml").write_text(suite)
+    command = [*program("llmproxy"), "test", "t.suite.yaml", *options, "--mode", "record"]
+    running = subprocess.Popen(
+        command, cwd=folder, env=clean_env(env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    until(lambda: running.poll() is not None or ((folder / "pid").exists() and (folder / "pid").read_text()))
+    running.send_signal(how)
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode == 130, said
+    return said
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_test_cleans_up_and_ends_with_130(tmp_path: Path, how: signal.Signals) -> None:
     """Ctrl-C, or a CI that gives up: agent and proxy are gone, the end is told, in the report as well; no traceback."""
-    agent = "import sys, time, os\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
-    (tmp_path / "agent.py").write_text(agent)
-    suite = f"name: t\nagent: {{command: [{python()}, agent.py]}}\nscenarios: [{{id: a, observe: none, steps: [{{chat: hi}}]}}]\n"
-    (tmp_path / "t.suite.yaml").write_text(suite)
-    with (tmp_path / "out").open("wb") as out:
-        command = [*program("llmproxy"), "test", "t.suite.yaml", "--report", "json=out.json", "--mode", "record"]
-        child = subprocess.Popen(command, cwd=tmp_path, env=clean_env({"PYTHONPATH": str(ROOT)}), stdout=out,
-                                 stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        if child.poll() is not None or time.monotonic() > deadline:
-            child.kill()
-            pytest.fail(f"{child.wait()}: {(tmp_path / 'out').read_text()}")
-        time.sleep(0.05)
-    child.send_signal(how)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(60)
-    assert child.poll() == 130, (tmp_path / "out").read_text()
-    said = (tmp_path / "out").read_text()
+    said = interrupted(tmp_path, "", "observe: none, ", how, "--report", "json=out.json")
     assert "Traceback" not in said, said
     kept = "0 of 1 runs were over; the others have no result, but what they recorded is kept\nno results in "
     assert (kept in said, "again: llmproxy test t.suite.yaml --id a --mode record\n" in said) == (True, True), said
@@ -227,22 +227,11 @@ def test_an_interrupted_test_cleans_up_and_ends_with_130(tmp_path: Path, how: si
 
 def test_an_interrupted_agent_is_not_blamed_for_its_calls(tmp_path: Path) -> None:
     """Its scenario had no end after which it could have gone on: Ctrl-C came while it was answering."""
-    (tmp_path / "agent.py").write_text(
-        f"{ASK}\nimport pathlib, time\nask('hi')\npathlib.Path('asked').touch()\ntime.sleep(60)\n"
-    )
-    suite = f"name: t\nagent: {{command: [{python()}, agent.py]}}\nscenarios: [{{id: a, steps: [{{chat: hi}}]}}]\n"
-    (tmp_path / "t.suite.yaml").write_text(suite)
     with Provider([step(user="hi", say="Hello.")]) as provider:
-        env = clean_env({"OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "k"})
-        command = [*program("llmproxy"), "test", "t.suite.yaml", "--mode", "record"]
-        running = subprocess.Popen(
-            command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        until((tmp_path / "asked").exists)
-        running.send_signal(signal.SIGINT)
-        said, _ = running.communicate(timeout=120)
-    assert (running.returncode, "interrupted" in said) == (130, True), said
-    assert "further calls" not in said
+        env = {"OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "k"}
+        said = interrupted(tmp_path, f"{ASK}\nask('hi')", "", signal.SIGINT, **env)
+        assert len(provider.requests) == 1
+    assert ("interrupted" in said, "further calls" in said) == (True, False), said
 
 
 def test_a_first_suite_can_be_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,12 +42,12 @@ def injected(seq: int, key: str) -> Call:
     return call(seq, key, decision="FAULT", fault="http-500", status=500)
 
 
-def miss(seq: int, key: str = "new") -> Call:
-    return call(seq, key, decision="REFUSE", miss=True, status=404)
+def miss(seq: int) -> Call:
+    return call(seq, "new", decision="REFUSE", miss=True, status=404)
 
 
-def trial(kind: str = "http-500", number: int = 2, key: str = "b") -> PlannedFaultTrial:
-    return PlannedFaultTrial(KINDS[kind], number, key, 1, {"kind": kind})
+def trial(kind: str = "http-500", number: int = 2) -> PlannedFaultTrial:
+    return PlannedFaultTrial(KINDS[kind], number, "b", 1, {"kind": kind})
 
 
 BASELINE = FaultSweepRunOutcome(

@@ -20,7 +20,7 @@ from hyperframe.frame import GoAwayFrame
 
 from llmproxy.core.traffic.interaction import Ending
 from tests.mitm.rig import Rig, recorded
-from tests.mitm.wire import body_of, chat
+from tests.mitm.wire import CHAT, body_of, chat
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step
 from tests.provider.tls import server_context
 from tests.support.http2_frames import client as h2_client, hostile
@@ -70,6 +70,26 @@ def take(sock: socket.socket) -> bytes:
     return data
 
 
+def send(
+    h2: H2Connection, sock: socket.socket, stream: int, body: bytes, path: str = CHAT, then: bytes = b"", **more: str
+) -> None:
+    """Send a request on a stream, and `then` in the same packet."""
+    fields = {":method": "POST", ":scheme": "http", ":authority": "127.0.0.1", ":path": path}
+    more = {"content_type": "application/json", **more}
+    h2.send_headers(stream, [*fields.items(), *((name.replace("_", "-"), value) for name, value in more.items())])
+    h2.send_data(stream, body, end_stream=True)
+    sock.sendall(h2.data_to_send() + then)
+
+
+def receive(h2: H2Connection, sock: socket.socket, *kinds: type) -> list[object]:
+    """Return what comes up to the first event of one of these kinds."""
+    got = list[object]()
+    while not any(isinstance(each, kinds) for each in got):
+        sock.sendall(h2.data_to_send())
+        got += h2.receive_data(take(sock))
+    return got
+
+
 async def ask_all(rig: Rig, texts: list[str]) -> list[httpx.Response]:
     one = httpx.Limits(max_connections=1)
     async with httpx.AsyncClient(http1=False, http2=True, limits=one, timeout=60, trust_env=False) as c:
@@ -96,23 +116,13 @@ def test_a_stream_that_is_reset_ends_upstream_and_the_others_go_on(store: Path) 
     """What came of its answer is kept as left; nothing of it stays open."""
     slow = Answer(200, STREAM.headers, (Piece(b"data: 1\n\n"), *(Piece(b"data: 2\n\n", 0.05) for _ in range(600))))
     with Provider(Script((Step(slow), Step(Reply("hello"))))) as p, Rig("record", store, {"openai": p.url}) as rig:
-        h2, sock = h2_client(), socket.create_connection(("127.0.0.1", rig.port))
-        with sock:
-            fields = [
-                (":method", "POST"), (":scheme", "http"), (":authority", "127.0.0.1"),
-                (":path", "/v1/chat/completions"),
-            ]  # fmt: skip
-            h2.send_headers(1, [*fields, ("content-type", "application/json")])
-            h2.send_data(1, body_of("hi", stream=True), end_stream=True)
-            sock.sendall(h2.data_to_send())
-            while not any(isinstance(each, h2_events.DataReceived) for each in h2.receive_data(take(sock))):
-                pass
+        h2 = h2_client()
+        with socket.create_connection(("127.0.0.1", rig.port)) as sock:
+            send(h2, sock, 1, body_of("hi", stream=True))
+            receive(h2, sock, h2_events.DataReceived)
             h2.reset_stream(1, 8)
-            h2.send_headers(3, [*fields, ("content-type", "application/json")])
-            h2.send_data(3, body_of("other"), end_stream=True)
-            sock.sendall(h2.data_to_send())
-            while not any(isinstance(each, h2_events.StreamEnded) for each in h2.receive_data(take(sock))):
-                pass
+            send(h2, sock, 3, body_of("other"))
+            receive(h2, sock, h2_events.StreamEnded)
             rig.wait_idle(20)
     assert [each.response.ending for each in recorded(store)] == [Ending.LEFT, Ending.COMPLETE]
 
@@ -124,9 +134,7 @@ def breaking(code: int) -> Iterator[str]:
     def serve(sock: socket.socket) -> None:
         h2 = H2Connection(H2Configuration(client_side=False))
         h2.initiate_connection()
-        sock.sendall(h2.data_to_send())
-        while not any(isinstance(each, h2_events.StreamEnded) for each in h2.receive_data(take(sock))):
-            sock.sendall(h2.data_to_send())
+        receive(h2, sock, h2_events.StreamEnded)
         h2.send_headers(1, [(":status", "200"), ("content-type", "application/grpc")])
         h2.send_data(1, b"\0\0\0\0\1x")
         sock.sendall(h2.data_to_send())
@@ -140,18 +148,15 @@ def breaking(code: int) -> Iterator[str]:
 
 def test_an_answer_that_its_server_resets_is_reset_with_the_same_code(tmp_path: Path) -> None:
     """While it is recorded, and in replay; of gRPC the code says whether a call may be made again."""
-    fields = [(":method", "POST"), (":scheme", "http"), (":authority", "127.0.0.1"), (":path", "/xai_api.Test/Say")]
     with breaking(11) as url:
         for mode in ("record", "replay"):
             with Rig(mode, tmp_path / "x.db", {"xai": url}) as rig:
-                h2, sock = h2_client(), socket.create_connection(("127.0.0.1", rig.port), timeout=20)
-                with sock:
-                    h2.send_headers(1, [*fields, ("content-type", "application/grpc"), ("te", "trailers")])
-                    h2.send_data(1, b"\0\0\0\0\1a", end_stream=True)
-                    sock.sendall(h2.data_to_send())
-                    got = list[object]()
-                    while not any(isinstance(each, h2_events.StreamReset | h2_events.StreamEnded) for each in got):
-                        got += h2.receive_data(take(sock))
+                h2 = h2_client()
+                with socket.create_connection(("127.0.0.1", rig.port), timeout=20) as sock:
+                    send(
+                        h2, sock, 1, b"\0\0\0\0\1a", "/xai_api.Test/Say", content_type="application/grpc", te="trailers"
+                    )
+                    got = receive(h2, sock, h2_events.StreamReset, h2_events.StreamEnded)
                 assert [each.error_code for each in got if isinstance(each, h2_events.StreamReset)] == [11], mode
     assert [each.response.ending for each in recorded(tmp_path / "x.db")] == [Ending.CUT]
 
@@ -160,17 +165,10 @@ def test_a_client_that_asks_nothing_more_gets_its_answer(tmp_path: Path) -> None
     """GOAWAY without an error, as AWS's SDK for JavaScript sends it when it has seen the head."""
     slow = Answer(200, (("content-type", "application/json"),), (Piece(b"1"), Piece(b"2", 0.1)))
     with Provider(Script((Step(slow),))) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:
-        h2, sock = h2_client(), socket.create_connection(("127.0.0.1", rig.port), timeout=20)
-        with sock:
-            fields = [
-                (":method", "POST"), (":scheme", "http"), (":authority", "127.0.0.1"), (":path", "/v1/completions"),
-            ]  # fmt: skip
-            h2.send_headers(1, [*fields, ("content-type", "application/json")])
-            h2.send_data(1, b'{"model": "m"}', end_stream=True)
-            sock.sendall(h2.data_to_send() + GoAwayFrame(0).serialize())
-            got = list[object]()
-            while not any(isinstance(each, h2_events.StreamEnded) for each in got):
-                got += h2.receive_data(take(sock))
+        h2 = h2_client()
+        with socket.create_connection(("127.0.0.1", rig.port), timeout=20) as sock:
+            send(h2, sock, 1, b'{"model": "m"}', "/v1/completions", GoAwayFrame(0).serialize())
+            got = receive(h2, sock, h2_events.StreamEnded)
     assert b"".join(each.data for each in got if isinstance(each, h2_events.DataReceived)) == b"12"
 
 
@@ -236,16 +234,11 @@ def test_trailers_that_have_no_place_go_to_no_other_answer(store: Path, monkeypa
 
     ended: list[object] = []
     with one_connection(serve) as port, Rig("record", store, {"openai": f"https://localhost:{port}"}) as rig:
-        c, names = h2_client(), (":method", ":scheme", ":authority", ":path", "content-type")
+        c = h2_client()
         with socket.create_connection(("127.0.0.1", rig.port), 20) as sock:
             for stream in (1, 3):
-                values = ("POST", "http", "127.0.0.1", "/v1/chat/completions", "application/json")
-                c.send_headers(stream, list(zip(names, values, strict=True)))
-                c.send_data(stream, body_of(str(stream)), end_stream=True)
-                heard: list[object] = []
-                while not any(isinstance(each, h2_events.StreamEnded) for each in heard):
-                    sock.sendall(c.data_to_send())
-                    heard += c.receive_data(sock.recv(65536))
+                send(c, sock, stream, body_of(str(stream)))
+                heard = receive(c, sock, h2_events.StreamEnded)
                 ended += [each for each in heard if isinstance(each, h2_events.TrailersReceived)]
     assert [kept.response.body for kept in recorded(store)] == [b"{}"] * 2
     assert ended == []

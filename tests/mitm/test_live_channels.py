@@ -10,20 +10,14 @@ import pytest
 from llmproxy.client.control import ControlApiClient, ControlError
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from tests.mitm.rig import Rig, connected
-from tests.mitm.wire import Received, Wire, chat, request
+from tests.mitm.test_record_host import ask
+from tests.mitm.wire import chat, request
 from tests.provider import Provider, step
 from tests.support.services import CountingService
 from tests.support.tools import http_server, use
 
 HOSTS = ("127.0.0.1",)
 INVOICE, OTHER = b'{"amount": 7}', b'{"amount": 8}'
-
-
-def ask(client: Wire, service: CountingService, method: str, path: str, body: bytes = b"") -> Received:
-    """Ask the service as a client does whose HTTP_PROXY we are."""
-    return client.ask(
-        request(body, f"http://{service.host}{path}", method, host=service.host, content_type="application/json")
-    )
 
 
 def served(store: Path, cassette: str) -> list[tuple[str, int]]:

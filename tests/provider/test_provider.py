@@ -36,13 +36,10 @@ def post(p: Provider, path: str, body: bytes, **headers: str) -> tuple[int, byte
         connection.close()
 
 
-def raw(p: Provider, path: str = CHAT, body: bytes = b"{}") -> bytes:
+def raw(p: Provider) -> bytes:
     """Send one request by hand and return every byte that comes back until the end of the connection."""
     with socket.create_connection(("127.0.0.1", p.port), timeout=10) as s:
-        s.sendall(
-            f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-            + body
-        )
+        s.sendall(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}".encode())
         return b"".join(iter(lambda: s.recv(65536), b""))
 
 
@@ -193,9 +190,9 @@ def test_compressed_bodies_say_so(coding: str) -> None:
 
 
 def test_a_huge_body_arrives_whole() -> None:
-    """32 MiB come out as they went in."""
-    with Provider([step(answer=Answer(200, (), (Piece(b"\x00\xff" * (16 << 20)),)))]) as p:
-        assert len(post(p, CHAT, b"{}")[1]) == 32 << 20
+    """4 MiB, more than any buffer takes, come out as they went in."""
+    with Provider([step(answer=Answer(200, (), (Piece(b"\x00\xff" * (2 << 20)),)))]) as p:
+        assert post(p, CHAT, b"{}")[1] == b"\x00\xff" * (2 << 20)
 
 
 def test_https_with_a_ca_of_its_own() -> None:

@@ -207,13 +207,13 @@ class Page:
         self.wait(chosen)
         self.js(f"{chosen}.click()")
 
-    def press(self, key: str, *, shift: bool = False) -> None:
+    def press(self, key: str) -> None:
         """Press a key where the focus is, with what a browser does then: Tab moves on, Enter and space press."""
         text = {"text": TEXTS.get(key, key)} if len(key) == 1 or key in TEXTS else {}
         code = {"windowsVirtualKeyCode": CODES[key], "code": key} if key in CODES else {}
         for kind in ("keyDown", "keyUp"):
             more = text if kind == "keyDown" else {}
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 * shift, **code, **more)
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, **code, **more)
 
     def type(self, text: str) -> None:
         self.send("Input.insertText", text=text)

@@ -58,6 +58,11 @@ def fill(path: Path, *interactions: Interaction, supersede: bool = False) -> Non
 
 def run(capsys: pytest.CaptureFixture[str], path: Path, *typed: str) -> tuple[int, str]:
     """Run a command on a store and return its exit code and everything it said."""
-    code = main([typed[0], "--store", str(path), *typed[1:]])
+    return run_typed(capsys, typed[0], "--store", str(path), *typed[1:])
+
+
+def run_typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Run a command as it is typed; returns the same."""
+    code = main(list(words))
     captured = capsys.readouterr()
     return int(code), captured.out + captured.err

@@ -116,14 +116,14 @@ class Duplicate(NamedTuple):
 
 
 def list_duplicates(
-    rng: random.Random, operation: str, run: Run, recorded: World, present: World, most: int = 20
+    rng: random.Random, operation: str, run: Run, recorded: World, present: World
 ) -> Iterator[Duplicate]:
     """Yield requests of this run that ask something else than `run` does."""
     build = REQUESTS[operation]
     places = [(text, n) for text in _planted_texts(run) for n, part in enumerate(text) if isinstance(part, Planted)]
     known = [*present.values.values(), *recorded.values.values(), *(each.value for each in (*PRESENT, *RECORDED))]
     made = 0
-    while made < most and places:
+    while made < 20 and places:
         text, n = rng.choice(places)
         before = str(text[n])
         kind = rng.choice(("twin", "twin", "known", "swap"))

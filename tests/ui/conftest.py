@@ -19,10 +19,10 @@ from tests.ui import samples
 
 
 @contextmanager
-def viewing(path: Path, start: str = "") -> Iterator[str]:
+def viewing(path: Path) -> Iterator[str]:
     """Serve the viewer on a store; yields the address with its token."""
-    made = make_viewer_server(0, "the-token", make_viewer_query_function(path), {"store": str(path), "start": start})
-    with serving(made) as url:
+    start = {"store": str(path), "start": ""}
+    with serving(make_viewer_server(0, "the-token", make_viewer_query_function(path), start)) as url:
         yield f"{url}{UI_PREFIX}#token=the-token"
 
 

@@ -16,6 +16,7 @@ from tests.support.proxy import DIRECT
 from tests.support.services import serving
 
 TOKEN = "the-token"
+OURS = (("host", "localhost"), ("x-llmproxy-token", TOKEN))
 DATA = "/_llmproxy/ui/data/"
 
 
@@ -75,18 +76,15 @@ def test_what_may_be_written_is_written_by_our_own_page_only() -> None:
     assert took == []
     assert post(b'{"run": "1"}') == 200
     assert took == [{"run": "1"}]
-    headers = (("host", "localhost"), ("x-llmproxy-token", TOKEN))
-    assert answer_ui_request("POST", "/_llmproxy/ui/label", headers, TOKEN, ask, {}, None, b"{}").status == 405
+    assert answer_ui_request("POST", "/_llmproxy/ui/label", OURS, TOKEN, ask, {}, None, b"{}").status == 405
 
 
 def test_an_error_is_told_as_json() -> None:
     """What happened, and what to do; a fault of ours where the answer would stand, and the command's terminal stays quiet."""
-    found = answer_ui_request("GET", DATA + "bad", (("host", "localhost"), ("x-llmproxy-token", TOKEN)), TOKEN, ask, {})
+    found = answer_ui_request("GET", DATA + "bad", OURS, TOKEN, ask, {})
     assert found.status == 400
     assert json.loads(found.body)["error"] == {"code": "llmproxy_settings", "message": "no", "hint": "yes"}
-    found = answer_ui_request(
-        "GET", DATA + "broken", (("host", "localhost"), ("x-llmproxy-token", TOKEN)), TOKEN, ask, {}
-    )
+    found = answer_ui_request("GET", DATA + "broken", OURS, TOKEN, ask, {})
     assert found.status == 500
     assert json.loads(found.body)["error"]["message"] == "llmproxy: this cannot be shown: RecursionError: too deep"
 

@@ -79,21 +79,23 @@ def test_a_sound_agent_stands_all_of_it(replay: str) -> None:
     assert {each["outcome"] for each in found} == {"recovered", "gave up"}
 
 
-def test_what_hangs_is_ended(replay: str, tmp_path: Path) -> None:
-    """An agent that waits for ever after a fault is killed with what it started, and said to hang."""
-    agent = tmp_path / "hangs.py"
+@pytest.fixture
+def hangs(tmp_path: Path) -> str:
+    """Return an agent that waits for ever after a fault."""
     body = {"model": "gpt-4o", "messages": [{"role": "user", "content": ASKED}], "tools": OFFERED}
-    agent.write_text(HANGS.replace("BODY", repr(json.dumps(body))))
-    (found,) = sweep(replay, "sweep:reset", sys.executable, str(agent), code=1, options=("--patience", "3"))
+    (tmp_path / "hangs.py").write_text(HANGS.replace("BODY", repr(json.dumps(body))))
+    return str(tmp_path / "hangs.py")
+
+
+def test_what_hangs_is_ended(replay: str, hangs: str) -> None:
+    """It is killed with what it started, and said to hang."""
+    (found,) = sweep(replay, "sweep:reset", sys.executable, hangs, code=1, options=("--patience", "3"))
     assert (found["outcome"], found["weak"]) == ("hung", True)
 
 
-def test_a_sweep_that_is_interrupted_is_no_whole_one(replay: str, tmp_path: Path) -> None:
+def test_a_sweep_that_is_interrupted_is_no_whole_one(replay: str, hangs: str, tmp_path: Path) -> None:
     """Ctrl-C while the first faulty run hangs: what is printed says so, and none is said to have been borne."""
-    agent = tmp_path / "hangs.py"
-    body = {"model": "gpt-4o", "messages": [{"role": "user", "content": ASKED}], "tools": OFFERED}
-    agent.write_text(HANGS.replace("BODY", repr(json.dumps(body))))
-    words = [sys.executable, "-m", "llmproxy", "run", "--faults", "sweep:reset", "--", sys.executable, str(agent)]
+    words = [sys.executable, "-m", "llmproxy", "run", "--faults", "sweep:reset", "--", sys.executable, hangs]
     env = clean_env({"LLMPROXY_URL": replay, "HANGING": str(tmp_path / "hanging"), "PYTHONPATH": str(ROOT)})
     running = subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     until((tmp_path / "hanging").exists)

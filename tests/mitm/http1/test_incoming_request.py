@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from llmproxy.mitm.http1.request_handling import IncomingRequest, is_browser_req
 from llmproxy.mitm.http1_parser import parse_head
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected
-from tests.mitm.wire import body_of, chat, chunked
+from tests.mitm.wire import Wire, body_of, chat, chunked
 from tests.provider import Provider, Reply, Script, Step
 from tests.support.process import ROOT
 
@@ -57,14 +59,19 @@ class Counted(IncomingRequest):
         return super().plan_recorded_answer()
 
 
+@contextmanager
+def counting(store: Path) -> Iterator[tuple[Rig, Wire, list[str]]]:
+    """Replay a store; yields the steps, too, that are taken with requests."""
+    steps: list[str] = []
+    incoming = type("Noting", (Counted,), {"__slots__": (), "steps": steps})
+    front = type("Noting", (FastPathAsyncioProtocol,), {"incoming": incoming})
+    with Rig("replay", store, front=front) as rig, rig.client() as c:
+        yield rig, c, steps
+
+
 def test_a_hit_seen_first_goes_the_layers_way_in_front_of_it_and_a_repeated_one_the_short_way(tape: Path) -> None:
     """The first of its words is identified and laid out by `Incoming`, once; the same words again are not."""
-    steps: list[str] = []
-    counted = type("Noting", (Counted,), {"__slots__": (), "steps": steps})
-    with (
-        Rig("replay", tape, front=type("Noting", (FastPathAsyncioProtocol,), {"incoming": counted})) as rig,
-        rig.client() as c,
-    ):
+    with counting(tape) as (rig, c, steps):
         for text in ("one", "two", "two"):
             assert c.ask(chat(text)).status == 200
         assert steps == ["identify", "plan_recorded_answer"] * 2
@@ -73,13 +80,7 @@ def test_a_hit_seen_first_goes_the_layers_way_in_front_of_it_and_a_repeated_one_
 
 def test_a_miss_that_began_in_front_is_decided_once_and_said_by_the_layer(tape: Path, tmp_path: Path) -> None:
     """What the front hands on is the request as it stands: not identified again, counted once."""
-    steps: list[str] = []
-    counted = type("Noting", (Counted,), {"__slots__": (), "steps": steps})
-    store = Path(shutil.copy(tape, tmp_path / "x.db"))
-    with (
-        Rig("replay", store, front=type("Noting", (FastPathAsyncioProtocol,), {"incoming": counted})) as rig,
-        rig.client() as c,
-    ):
+    with counting(Path(shutil.copy(tape, tmp_path / "x.db"))) as (rig, c, steps):
         missed = c.ask(chat("never"))
         asked = [outcome.seq for outcome in rig.wait_outcomes(1)]
         behind = c.ask(chunked(body_of("never"), 20))

@@ -6,8 +6,8 @@ import asyncio
 import gc
 import json
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +111,20 @@ class Damaged(Engine):
     parts = EngineComponentClasses(stages=NotReading)
 
 
-def test_an_answer_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) -> None:
-    """The shim hears why, and lets its client read an error instead."""
-    with Rig("record", tmp_path / "x.db", engine=FullDisk) as rig, rig.client() as client:
+@contextmanager
+def failing(store: Path, engine: type[Engine]) -> Iterator[tuple[Rig, Wire]]:
+    """Record through a proxy whose engine fails; it knows the shim."""
+    with Rig("record", store, engine=engine) as rig, rig.client() as client:
         assert rig.proxy.lines is not None
         rig.proxy.lines._lines["default", "c"] = ProxySideStdioSession(
             rig.proxy.engine, rig.proxy, "default", "s", _number=9
         )
+        yield rig, client
+
+
+def test_an_answer_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) -> None:
+    """The shim hears why, and lets its client read an error instead."""
+    with failing(tmp_path / "x.db", FullDisk) as (rig, client):
         for number, text in ((10, "x"), (11, "x" * MAX_HELD)):
             assert post(client, heard(number)) == (200, {"out": "", "forward": number})
             status, said = post(client, answered(number, text))
@@ -128,11 +135,7 @@ def test_an_answer_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) 
 
 def test_what_cannot_be_read_goes_to_no_server(tmp_path: Path) -> None:
     """Its answer could not be kept: the shim hears why before anything is done."""
-    with Rig("record", tmp_path / "x.db", engine=Damaged) as rig, rig.client() as client:
-        assert rig.proxy.lines is not None
-        rig.proxy.lines._lines["default", "c"] = ProxySideStdioSession(
-            rig.proxy.engine, rig.proxy, "default", "s", _number=9
-        )
+    with failing(tmp_path / "x.db", Damaged) as (rig, client):
         status, said = post(client, heard(10))
         assert (status >= 400, "is damaged" in said["error"]["message"]) == (True, True)
         rig.wait_idle()
