@@ -97,15 +97,6 @@ def test_live_too_a_fault_stands_in_for_the_provider(store: Path, mode: str) -> 
         assert [(row.response.status, row.occurrence) for row in recorded(store)] == [(200, 1)]
 
 
-def test_the_key_is_the_same(store: Path, tape: Path) -> None:
-    """What was recorded under faults replays without them, and the other way round."""
-    with Provider(Script(STEPS, ordered=False)) as p, Rig("auto", store, {"openai": p.url}, faults="reset") as rig:
-        assert rig.ask(chat("hi")).status == 0
-        assert rig.ask(chat("hi")).status == 200
-        rig.wait_idle()
-    assert [row.key for row in recorded(store)] == [row.key for row in recorded(tape)][:1]
-
-
 def test_a_reset_is_one(tape: Path) -> None:
     """The client sees a reset, not an end; before anything, or after a whole event."""
     with Rig("replay", tape, faults="reset") as rig, rig.client() as c:
@@ -326,14 +317,6 @@ def test_an_intercepted_handshake_fails_once(tape: Path) -> None:
         assert rig.outcomes[1].decision is Decision.REPLAY
 
 
-def test_broken_answers_of_a_session_that_is_bound_are_those_of_this_run(tape: Path) -> None:
-    """Faults on a cassette with run variables read the answer in this run's words: no key, no count differs."""
-    with Rig("replay", tape, faults="length") as rig:
-        rig.control("sessions", {"name": "default", "run_variables": {"cwd": "/srv/x"}})
-        assert rig.ask(chat("hi")).headers["x-llmproxy-fault"] == "length"
-        assert rig.ask(chat("hi")).headers["x-llmproxy-cache"] == "hit"
-
-
 MANY = 40
 HALF = {"kind": "http-500", "probability": 0.5}
 
@@ -399,17 +382,6 @@ def test_a_bound_hit_is_broken_in_this_runs_words(store: Path) -> None:
         assert "recorded" not in (first.body + second.body).decode()
         found = [(each.decision, each.occurrence) for each in rig.outcomes]
         assert found == [(Decision.FAULT, None), (Decision.REPLAY, 1)]
-
-
-def test_a_sample_has_its_own_first_call(questions: Path, store: Path) -> None:
-    """Faults of one session are not those of another, nor of another sample of the cassette."""
-    store.write_bytes(questions.read_bytes())
-    with Rig("replay", store) as rig:
-        rig.control("sessions", {"name": "default", "faults": "http-429"})
-        assert rig.ask(chat("question 1")).status == 429
-        assert rig.ask(chat("question 1")).status == 200
-        rig.control("sessions/default/faults", {"faults": []})
-        assert rig.ask(chat("question 2")).status == 200
 
 
 def test_a_fork_never_holds_a_fault(questions: Path, store: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +13,8 @@ from mitmproxy import master, options
 from llmproxy.mitm.interception import LazyTlsConfig, prepare_certificate_authority
 from llmproxy.mitm.proxy_context import ProxyContext
 from tests.mitm.rig import Rig
-from tests.mitm.wire import Wire, chat
+from tests.mitm.test_intercept import ask_inside, shake, tls_inside
+from tests.mitm.wire import chat
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -32,35 +30,15 @@ def test_a_connection_that_begins_in_small_packets_is_ours(tmp_path: Path, size:
 
 def test_tls_in_small_packets(tmp_path: Path) -> None:
     """A handshake may begin with a single byte."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with Rig("replay", tmp_path / "x.db") as rig, Wire(rig.port) as c:
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
-        done = False
-        while not done:
-            try:
-                tls.do_handshake()
-                done = True
-            except ssl.SSLWantReadError:
-                pass
-            data = outgoing.read()
-            for at in range(min(4, len(data))):
-                c.send(data[at : at + 1])
-                time.sleep(0.005)
-            c.send(data[4:])
-            if not done:
-                incoming.write(c.sock.recv(65536))
-        tls.write(chat("hi"))
-        c.send(outgoing.read())
-        answer = b""
-        while b"llmproxy" not in answer:
-            incoming.write(c.sock.recv(65536))
-            try:
-                answer += tls.read(65536)
-            except ssl.SSLWantReadError:
-                continue
-        assert answer.startswith(b"HTTP/1.1 404")
+    with Rig("replay", tmp_path / "x.db", forward=True) as rig, rig.client() as c:
+        inner, sent, got = tls_inside(rig.proxy.ca, "localhost")
+        hello = sent.read()
+        for byte in hello[:4]:
+            c.send(bytes([byte]))
+            time.sleep(0.005)
+        c.send(hello[4:])
+        shake(c, inner, sent, got)
+        assert ask_inside(c, inner, sent, got, chat("hi")).startswith(b"HTTP/1.1 404")
 
 
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00"
@@ -126,24 +104,6 @@ def test_who_says_nothing_is_waited_for(tmp_path: Path) -> None:
         with pytest.raises(TimeoutError):
             c.more()
         assert c.ask(chat("hi")).status == 404
-
-
-def test_nothing_is_set_up_before_it_is_wanted() -> None:
-    """The server does not import mitmproxy's addon for TLS."""
-    code = "import llmproxy.mitm.serve, sys; print('mitmproxy.addons.tlsconfig' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == ["False"]
-
-
-def test_the_first_client_gets_its_handshake(tmp_path: Path) -> None:
-    """Https at the port works without --forward, for the first client and for the next."""
-    with Rig("replay", tmp_path / "x.db") as rig:
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        for _ in range(2):
-            with rig.client(20) as c:
-                c.sock = context.wrap_socket(c.sock, server_hostname="localhost")
-                assert c.ask(chat("nobody knows")).status == 404
 
 
 def test_it_is_made_once_and_hears_of_changes(tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ from llmproxy.core.secrets.secret_kinds import SHORTEST
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from tests.core.secrets.examples import LOT, every_secret
 from tests.mitm.wire import Wire, body_of, request
-from tests.provider import Provider, Reply, Script, Step
+from tests.provider import Provider, Reply, Script, Step, throttled
 from tests.support.chats import run
 from tests.support.proxy import proxy
 
 SECRETS = every_secret()
 TEXT = "\n".join(f"{text} ;" for _, text, _ in SECRETS)
+KEY = "sk-canary-9f8e7d6c5b4a39281706f5e4d3c2b1a0"
 CHAT = "/v1/chat/completions"
 FIELDS = ("password", "client_secret", "access_token", "refresh_token", "api_key", "TOKEN", "secret")
 PARTS = "--xx\r\n"
@@ -46,24 +47,36 @@ def sent() -> list[bytes]:
         request(f"a=1&note={quote(TEXT)}".encode(), "/v1/form", **form),
         request(part, "/v1/files", **parts),
         request(packed, CHAT, content_encoding="gzip"),
+        request(
+            body_of(f"my key is {KEY}"), f"/openai{CHAT}?key={KEY}", authorization=f"Bearer {KEY}", cookie=f"s={KEY}"
+        ),
+        request(body_of(f"my key is {KEY}"), "/openai/v1/completions", x_api_key=KEY, x_goog_api_key=KEY),
     ]
 
 
 def leaked(said: bytes) -> list[str]:
     """Return the kinds of which a secret stands in some bytes."""
-    return [name for name, _, secret in SECRETS if len(secret) >= SHORTEST and secret.encode() in said]
+    return [
+        name
+        for name, _, secret in (*SECRETS, ("a caller's key", "", KEY))
+        if len(secret) >= SHORTEST and secret.encode() in said
+    ]
 
 
 def test_no_secret_stands_in_any_file_nor_in_what_any_command_prints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Store, write-ahead log while it runs, journal, log; ls, show, diff, why, textconv, all exports; a miss."""
+    """Store, write-ahead log while it runs, journal, log; ls, show, diff, why, textconv, all exports; a miss, an error that echoes a key."""
     store, places = tmp_path / "x.db", sent()
-    script = Script((Step(Reply(f"I found: {TEXT}{PARTS}"), times=None),))
+    echoes = Step(throttled(1, f"Incorrect API key provided: {KEY}."), user=f"my key is {KEY}", times=None)
+    script = Script((echoes, Step(Reply(f"I found: {TEXT}{PARTS}"), times=None)), ordered=False)
     with Provider(script) as p, proxy("record", store, upstreams={"openai": p.url}, options=("--verbose",)) as px:
         for each in places:
             with Wire(px.port) as c:
                 c.ask(each)
+        with Wire(px.port) as c:
+            c.ask(request(b"", f"/nowhere?key={KEY}"))
+        assert "a caller's key" in leaked(str(p.requests[-2].headers).encode()), "the provider gets it"
         assert leaked(b"".join(repr(one).encode() for one in p.requests)), "the provider gets them"
         for file in px.files():
             assert leaked(file.read_bytes()) == [], file

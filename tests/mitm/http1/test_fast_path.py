@@ -18,13 +18,11 @@ from llmproxy.mitm.http1.fast_path import (
     ClientLeaveWatchingHandler,
     FastPathAsyncioProtocol,
     HeadCache,
-    is_request_fast_path_eligible,
 )
 from llmproxy.mitm.http1.replay_layer import RecordReplayLayer
-from llmproxy.mitm.http1_parser import parse_head
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
-from tests.mitm.wire import body_of, chat, chunked, request
+from tests.mitm.wire import body_of, chat, chunked
 from tests.provider import Provider, Reply, Script, Step
 from tests.support.process import until
 
@@ -97,18 +95,6 @@ def test_who_is_answered_in_front_is_not_idle(tape: Path) -> None:
         assert client.rest() == b""
 
 
-def test_requests_of_one_connection_are_answered_in_their_order(tape: Path) -> None:
-    """Hits, misses, odd heads and hits again, all sent at once: the answers come in the order of the requests."""
-    with Rig("replay", tape) as rig, rig.client() as c:
-        kinds = [
-            chat("one"), chat("two", stream=True), chat("never"), chat("one"), request(b"", "/v1/models/x", "GET"),
-            chat("one"),
-        ]  # fmt: skip
-        c.send(b"".join(kinds * 5))
-        assert [c.response().status for _ in kinds * 5] == [200, 200, 404, 200, 404, 200] * 5
-        rig.wait_idle()
-
-
 def test_after_a_miss_the_connection_comes_back(tape: Path, layer: type[Counting]) -> None:
     """A miss is the layer's; the hits after it are answered in front again."""
     with Rig("replay", tape, layer=layer) as rig, rig.client() as c:
@@ -146,17 +132,6 @@ def test_a_client_that_leaves_in_the_middle_is_forgotten(tape: Path, sent: int) 
         until(lambda: not rig.proxy.fronts)  # a connection that is gone is known no more
         assert rig.proxy.arrived == {}
         assert [outcome.status for outcome in rig.outcomes] in ([], [0])
-
-
-def test_a_client_that_says_it_is_done_still_gets_its_answer(tape: Path) -> None:
-    """Half-closed after the request: the answer comes all the same."""
-    with Rig("replay", tape) as rig, socket.create_connection(("127.0.0.1", rig.port), timeout=120) as plain:
-        plain.sendall(chat("one"))
-        plain.shutdown(socket.SHUT_WR)
-        got = b""
-        while data := plain.recv(65536):
-            got += data
-        assert got.startswith(b"HTTP/1.1 200")
 
 
 def test_who_does_not_read_is_not_served_without_end(tape: Path) -> None:
@@ -296,8 +271,3 @@ def test_a_second_length_is_never_hidden_by_a_remembered_head() -> None:
     twice = HEAD.replace(b"X-A: b", b"Content-Length: 7")
     for first, second in pairwise([5, 6, 7]):
         assert heads.find_head((twice % first).replace(b"7\r\n\r\n", b"%d\r\n\r\n" % second)) is None
-
-
-def test_plain_is_what_a_client_sends_by_base_url() -> None:
-    """The head of a usual request is plain."""
-    assert is_request_fast_path_eligible(parse_head(chat("one").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"))
