@@ -77,22 +77,20 @@ def test_not_a_number_is_read() -> None:
 
 
 def test_keys_are_texts_as_written() -> None:
-    """`no`, 1 and true are names of columns and tools like all others."""
-    assert one("{no: 1, 1: 2, true: 3, ~: 4}") == {"no": 1, "1": 2, "true": 3, "~": 4}
+    """`no`, 1 and true are names of columns and tools like all others, as << is in quotes; only the plain one merges."""
+    assert one("{no: 1, 1: 2, true: 3, ~: 4, '<<': 5}") == {"no": 1, "1": 2, "true": 3, "~": 4, "<<": 5}
 
 
 def test_everything_knows_its_place() -> None:
-    """File, line and column of mapping, key, value and item."""
+    """File, line and column (a character) of mapping, key, value and item; what is not in a mapping has that one's."""
     made = one("a: 1\nb:\n  - x\n  - {c: d}\n")
     assert isinstance(made, YamlMapping)
     assert str(get_yaml_place(made, "b", key=True)) == "f.yaml:2:1"
     assert str(get_yaml_place(made["b"], 0)) == "f.yaml:3:5"
     assert str(get_yaml_place(made["b"][1], "c")) == "f.yaml:4:9"
-
-
-def test_a_column_is_a_character() -> None:
-    made = one("{ä: x, ö: y}")
-    assert str(get_yaml_place(made, "ö", key=True)) == "f.yaml:1:8"
+    assert str(get_yaml_place(one("{ä: x, ö: y}"), "ö", key=True)) == "f.yaml:1:8"
+    assert get_yaml_place(made, "nothing") == made.place
+    assert get_yaml_place({"plain": 1}) is None
 
 
 def test_equal_keys_are_refused_with_both_places() -> None:
@@ -111,11 +109,6 @@ def test_anchors_and_merges_work() -> None:
     assert made["z"] == {"a": 0, "b": 1, "c": 2}
     assert made["w"] is made["x"]
     assert str(get_yaml_place(made["z"], "c")) == "f.yaml:2:17"
-
-
-def test_a_quoted_merge_key_is_a_key() -> None:
-    """Only the plain << merges."""
-    assert one("{'<<': 1}") == {"<<": 1}
 
 
 def test_several_documents_are_read_and_empty_ones_left_out() -> None:
@@ -142,6 +135,7 @@ def test_several_documents_are_read_and_empty_ones_left_out() -> None:
     ("a: " + "9" * 500, "1:4", "this number has 500 digits"),
     ("[" * 5000, "1:66", "nested more than 64 deep"),
     (b"\xff\xfe\x00", "1:3", "not UTF-8"),
+    (b"a: 1\nb: \xe9\n", "2:4", "the file is not UTF-8 text"),
     ("a:\n\tb: 1\n", "2:1", "indented with a tab, and YAML allows only spaces (replace the tab"),
     ("a:\n  b: 1\n \tc: 2\n", "3:2", "indented with a tab"),
     ("a: b: c", "1:5", "needs quotes around it"),
@@ -217,11 +211,6 @@ def tree() -> YamlMapping:
     return root
 
 
-def test_an_empty_list_of_problems_stops_nothing() -> None:
-    """Nothing wrong: it goes on."""
-    Problems().raise_if_any()
-
-
 def test_all_problems_are_told_in_the_order_of_the_file() -> None:
     """One error, a line each, whatever was found first; those without a place come first."""
     problems = Problems()
@@ -260,16 +249,6 @@ def test_many_problems_are_cut() -> None:
         problems.raise_if_any()
 
 
-def test_places_of_members_and_keys_are_known() -> None:
-    """A mapping knows where each key and value stands, a list each item, and itself for what it does not have."""
-    root = tree()
-    assert get_yaml_place(root, "tags", key=True) == at(2, 1)
-    assert get_yaml_place(root, "tags") == at(2, 7)
-    assert get_yaml_place(root["tags"], 0) == at(3, 4)
-    assert get_yaml_place(root, "nothing") == root.place
-    assert get_yaml_place({"plain": 1}) is None
-
-
 def test_a_path_is_located_past_names_that_are_no_keys() -> None:
     """Branches of unions stand in pydantic's paths and not in files."""
     assert find_yaml_place_of_path(tree(), ("(branch)", "tags", 0)) == at(3, 4)
@@ -291,10 +270,3 @@ def test_utf_16_and_byte_order_marks_are_read() -> None:
         problems = Problems()
         assert read_documents(text, "f.yaml", problems)[0][0] == {"a": "ö"}
         assert not list(problems)
-
-
-def test_bytes_that_are_no_text_are_placed() -> None:
-    """The line that holds the first odd byte."""
-    problems = Problems()
-    assert read_documents(b"a: 1\nb: \xe9\n", "f.yaml", problems) == []
-    assert "f.yaml:2:4: the file is not UTF-8 text" in str(*problems)

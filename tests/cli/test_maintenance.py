@@ -24,7 +24,6 @@ from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key
 from llmproxy.protocol import Decision
 from tests.support.chats import NOW, chat, fill, run
-from tests.support.forked import program
 
 
 @pytest.fixture
@@ -188,19 +187,6 @@ def test_prune_deletes_what_was_replaced(path: Path, capsys: pytest.CaptureFixtu
     assert run(capsys, path, "verify")[0] == 0
 
 
-def test_prune_asks_first(path: Path) -> None:
-    """Without --yes nothing goes unless somebody says y; no terminal is no."""
-    command = [*program("llmproxy"), "prune", "--cassette", "other", "--store", str(path)]
-    for said in ("n\n", ""):
-        done = subprocess.run(command, input=said, capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == 1, done.stderr
-    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
-        assert len(store.list_summaries()) == 2
-    subprocess.run(command, input="y\n", capture_output=True, text=True, check=True, timeout=60)
-    with SqliteCassetteStore.open(path, writable=False, now=lambda: NOW) as store:
-        assert [row.cassette for row in store.list_summaries()] == ["default"]
-
-
 def test_prune_unused_is_what_the_last_run_left(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only cassettes that the run walked through lose anything; with no run nothing is known and nothing goes."""
     fill(path, chat("never asked again"))
@@ -268,12 +254,16 @@ def test_what_is_being_recorded_loses_no_answer(path: Path, capsys: pytest.Captu
     assert run(capsys, path, "rm", "other", "--yes")[0] == 0
 
 
-def test_rm_asks(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Anything but yes deletes nothing, and ends with 1."""
-    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-    code, out = run(capsys, path, "rm", "other")
-    assert (code, "Nothing was deleted. --yes deletes without asking." in out) == (1, True)
-    assert len(listed(capsys, path)) == 2
+@pytest.mark.parametrize("words", [("rm", "other"), ("prune", "--cassette", "other")])
+def test_what_deletes_asks(
+    path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Anything but yes deletes nothing, and ends with 1; so does nobody at all."""
+    for said, left in (("n\n", 2), ("", 2), ("y\n", 1)):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(said))
+        code, out = run(capsys, path, *words)
+        assert (code, "Nothing was deleted. --yes deletes without asking." in out) == (left - 1, left == 2)
+        assert len(listed(capsys, path)) == left
 
 
 def test_digits_are_an_id_unless_a_cassette_is_meant(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

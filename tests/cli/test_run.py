@@ -22,6 +22,7 @@ from tests.support.asking import ASK_EACH as ASK
 from tests.support.forked import program
 from tests.support.process import clean_env, free_port, llmproxy, needed, python
 from tests.support.proxy import Proxy, proxy
+from tests.support.pytest_run import at
 
 RUN = (*program("llmproxy"), "run")
 
@@ -42,10 +43,9 @@ def test_a_command_is_recorded_and_replayed_without_its_knowledge(tmp_path: Path
     """The preset base URL is where the proxy forwards to; the replay needs neither it nor a key."""
     store = str(tmp_path / "x.db")
     with Provider([step(user="hi", say="hello", times=1)]) as provider:
-        env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
         told = tmp_path / "told.json"
         options = ["--mode", "record", "--cassette", "a b", "--store", store, "--json", str(told)]
-        first = run(*options, "--", *asking("hi"), env=env)
+        first = run(*options, "--", *asking("hi"), env=at(provider))
     result = json.loads(told.read_text())
     assert (result["recorded"], result["misses"], result["command_exit_code"], result["exit_code"]) == (1, 0, 0, 0)
     assert (first.returncode, first.stdout) == (0, "hello\n")
@@ -165,8 +165,7 @@ def test_strict_wants_every_recording_used(tmp_path: Path) -> None:
     """
     store = ["--store", str(tmp_path / "x.db")]
     with Provider([step(user="hi", say="hello"), step(user="you", say="me")]) as provider:
-        env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
-        assert run("--mode", "record", "--strict", *store, *asking("hi", "you"), env=env).returncode == 0
+        assert run("--mode", "record", "--strict", *store, *asking("hi", "you"), env=at(provider)).returncode == 0
     half = run("--strict", *store, *asking("hi"))
     assert half.returncode == 4
     assert "llmproxy: exit code 4 because of --strict: 1 recording unused." in half.stderr
@@ -190,8 +189,7 @@ def test_a_file_of_the_cassette_that_no_option_names_is_pointed_out(tmp_path: Pa
     """A fresh clone has tests/cassettes and no store; what is printed for it replays when it is typed. Another cassette is recorded."""
     folder = ["--cassette-dir", "tests/cassettes"]
     with Provider([step(user="hi", say="hello")]) as provider:
-        env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
-        assert run("--mode", "record", *folder, "--", *asking("hi"), env=env, cwd=tmp_path).returncode == 0
+        assert run("--mode", "record", *folder, "--", *asking("hi"), env=at(provider), cwd=tmp_path).returncode == 0
     for each in tmp_path.glob("llmproxy.db*"):
         each.unlink()
     missed = run("--", *asking("hi"), cwd=tmp_path).stderr

@@ -28,17 +28,9 @@ from llmproxy.client.session_reports import SessionReport
 from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_interaction_to_messages
 from llmproxy.trace.reading.recording_spans import parse_recording_json_of_call
 from tests.provider import Provider, step
-from tests.support.process import free_port
 from tests.support.proxy import Listening, ask_chat, near
 
 ODD = "tests/ä b#1?x=y%20~/.."
-
-
-def test_health_says_what_it_is(control: ControlApiClient) -> None:
-    """Version and mode are known before anything is opened."""
-    health = control.health()
-    assert health.mode == "replay"
-    assert health.version
 
 
 def test_a_session_of_any_name_is_opened_asked_reset_and_closed(control: ControlApiClient) -> None:
@@ -108,12 +100,6 @@ def test_what_the_proxy_refuses_is_an_error_with_its_words(
     with pytest.raises(ControlError) as error:
         control.open_session("refused", **given)  # type: ignore[arg-type]
     assert error.value.status == status
-
-
-def test_nobody_at_the_address_is_said(px: Listening) -> None:
-    """The most frequent mistake: no proxy runs."""
-    with pytest.raises(ProxyUnreachable, match="no llmproxy answers at"):
-        ControlApiClient(f"http://127.0.0.1:{free_port()}").health()
 
 
 def test_another_server_is_not_taken_for_llmproxy() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from llmproxy.calls_and_totals import Call, Miss, UnusedRecording, UsageSums
+from llmproxy.calls_and_totals import Call, UnusedRecording, UsageSums
 from llmproxy.client.session_reports import (
-    Health,
     SessionReport,
     explain_unreachable_provider,
     format_session_counts,
@@ -60,13 +59,6 @@ def test_a_call_of_another_version_is_read_as_far_as_it_goes() -> None:
     call = Call.from_json({"seq": 1, "news": 2})
     assert (call.seq, call.status, call.miss, call.party) == (1, 0, False, "")
     assert (call.first_ms, call.model, call.recording, call.interaction) == (None, None, None, None)
-
-
-def test_values_are_values() -> None:
-    assert Health("1", "replay") == Health("1", "replay", None)
-    assert UnusedRecording(1, "messages", None, "hi") != UnusedRecording(2, "messages", None, "hi")
-    assert UsageSums().cost is None
-    assert Miss(0.0, "a", "b").session == "a"
 
 
 def report(**facts: object) -> SessionReport:

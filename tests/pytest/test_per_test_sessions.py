@@ -22,7 +22,7 @@ from llmproxy.pytest.per_test_sessions import (
 )
 from llmproxy.pytest.run_proxies import PytestProcessResources
 from llmproxy.pytest.run_summary import read_reported_misses
-from tests.support import Proxy, proxy
+from tests.support import Proxy
 from tests.support.process import ROOT, clean_env
 from tests.support.proxy import ask_chat
 
@@ -106,16 +106,6 @@ def test_a_running_proxy_is_used_where_the_environment_names_one(tmp_path: Path,
     assert env["LLMPROXY_URL"] == px.url
 
 
-def test_a_proxy_that_cannot_start_fails_every_test_at_once_with_its_reason(tmp_path: Path) -> None:
-    env = clean_env({"LLMPROXY_COMMAND": f"{sys.executable} -c 'import sys; sys.exit(\"out of luck\")'"})
-    one = shared(tmp_path, env)
-    one.prepare()
-    for _ in range(2):
-        with pytest.raises(MachineError, match="out of luck"):
-            one.begin_test(SessionOptions("a", "replay"))
-    one.end()
-
-
 def test_a_cassette_that_cannot_be_bound_is_closed_again(tmp_path: Path, px: Proxy) -> None:
     """A second binding of a process is refused, and leaves nothing open."""
     one = shared(tmp_path, clean_env({"LLMPROXY_URL": px.url}))
@@ -190,14 +180,12 @@ def test_a_proxy_that_cannot_start_is_tried_once(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_running_proxy_is_used(tmp_path: Path) -> None:
+def test_a_running_proxy_is_used(tmp_path: Path, px: Proxy) -> None:
     """The one that LLMPROXY_URL names; it is not ended with us."""
-    px: Proxy
-    with proxy("replay", tmp_path / "x.db") as px:
-        bench = PytestProcessResources(tmp_path, "replay")
-        assert bench.ensure_proxy({"LLMPROXY_URL": px.url}) == px.url
-        bench.close()
-        assert px.is_healthy()
+    bench = PytestProcessResources(tmp_path, "replay")
+    assert bench.ensure_proxy({"LLMPROXY_URL": px.url}) == px.url
+    bench.close()
+    assert px.is_healthy()
 
 
 def test_workers_take_turns(tmp_path: Path) -> None:

@@ -320,14 +320,6 @@ def test_a_proxy_that_cannot_start_fails_each_test_with_the_reason(suite: pytest
     result.stdout.no_fnmatch_line("During handling of the above exception*")
 
 
-def test_importing_the_plugin_imports_nothing_heavy() -> None:
-    """Every pytest run of whoever has it installed pays for it."""
-    code = "import llmproxy.pytest.plugin, sys; print(*sys.modules)"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT)
-    assert not set(HEAVY) & set(done.stdout.split())
-
-
 def test_what_stands_in_no_file_is_said_and_is_an_error_in_ci(suite: pytest.Pytester, provider: Provider) -> None:
     """Advice keeps the folder of cassettes; a replay that the store alone serves says so, until it is exported."""
     folder = ("-k", "one", "--llmproxy-cassette-dir", "my cassettes")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.provider import Provider, step
 from tests.support.process import ROOT
-from tests.support.pytest_run import APP, run, write
+from tests.support.pytest_run import APP, at, run, write
 
 RERUNS = """
 import pytest
@@ -62,17 +62,6 @@ scenarios:
 """
 
 
-def record_and_replay(folder: Path, *answers: str, mode: str = "once") -> tuple[dict[str, int], list[str]]:
-    """Record at a provider that gives these answers; returns outcomes of that, and what a later run says."""
-    with Provider([step(say=each) for each in answers]) as provider:
-        url, words = f"{provider.url}/v1", ("--llmproxy-mode", mode, "-p", "reruns")
-        done = run(folder, *words, PYTHONPATH=f"{ROOT}:{folder}", OPENAI_BASE_URL=url, OPENAI_API_KEY="k")
-        first = done.parseoutcomes()
-        asked = len(provider.requests)
-    assert asked == len(answers)
-    return first, run(folder, "--llmproxy-mode", mode).outlines
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["fixture", "scenario", "suite"])
 @pytest.mark.parametrize("mode", ["once", "auto"])
@@ -83,6 +72,9 @@ def test_what_the_passing_attempt_recorded_counts(how: str, mode: str, tmp_path:
         (tmp_path / "t.suite.yaml").write_text(SUITE)
     else:
         write(tmp_path, test_it=FIXTURE if how == "fixture" else SCENARIO)
-    first, later = record_and_replay(tmp_path, "Bergen", "Oslo", mode=mode)
+    with Provider([step(say="Bergen"), step(say="Oslo")]) as provider:
+        words = ("--llmproxy-mode", mode, "-p", "reruns")
+        first = run(tmp_path, *words, PYTHONPATH=f"{ROOT}:{tmp_path}", **at(provider)).parseoutcomes()
+        assert len(provider.requests) == 2
     assert (first.get("rerun"), first.get("passed"), first.get("failed")) == (1, 1, None), first
-    assert any("1 passed" in line for line in later), later
+    run(tmp_path, "--llmproxy-mode", mode).assert_outcomes(passed=1)
