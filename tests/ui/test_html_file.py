@@ -64,6 +64,23 @@ def test_the_file_is_read_offline(
     page.close()
 
 
+def test_a_hostile_file_stays_text(browser: Browser, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names and texts that close the script, or want to be one."""
+    path = samples.store(tmp_path / "x.db")
+    file = tmp_path / "all.html"
+    assert run(capsys, path, "export", str(file), "--all")[0] == 0
+    page = browser.open(file.as_uri(), offline=True)
+    page.see("4 recordings")
+    for at in ("", "/13", "/13/changed", "/13/bytes", "/13/use"):
+        page.js(f"location.hash = '#/c/hostile{at}'")
+        page.see("hostile", ".head")
+        page.wait("!document.querySelector('.pad')")
+        assert page.js("document.querySelectorAll('#app script, #app img').length") == 0
+    assert page.js("document.title") == "hostile · llmproxy"
+    assert page.requests() == [file.as_uri()]
+    page.close()
+
+
 def test_another_s_file_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Ours is; anybody else's only with --force."""
     path = samples.store(tmp_path / "x.db")
