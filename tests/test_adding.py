@@ -98,7 +98,7 @@ REPORT_ROW = """\
 MATCHER = '''
 
 @register_matcher("isShout", schema={"type": "boolean"}, help="all in capitals", objection=lambda operand: "")
-def is_shout(operand: object, seen: ValueToCheck) -> Match:
+def is_shout(operand: object, seen: ValueToCheck) -> MatchResult:
     """Return whether a text shouts."""
     return Match.of(str(seen.actual).isupper() is operand, "it does not shout")
 '''

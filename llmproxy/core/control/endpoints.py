@@ -432,43 +432,54 @@ _GONE = ("Bad", "Forbidden", "Unknown", "Gone")
 
 TABLE: Mapping[tuple[str, ...], Mapping[str, ControlEndpoint]] = {
     ("health",): {"GET": ControlEndpoint(_report_health, "health", "Health", errors=())},
-    ("stop",): {"POST": ControlEndpoint(_stop_proxy, "stop", "Stopping", errors=_LISTED)},
+    ("stop",): {"POST": ControlEndpoint(_stop_proxy, "stop", "ProxyStopAnswer", errors=_LISTED)},
     ("sessions",): {
         "GET": ControlEndpoint(_list_sessions, "listSessions", "Sessions", errors=("Forbidden",)),
         "POST": ControlEndpoint(
-            _open_session, "openSession", "Report", "Open", errors=("Bad", "Forbidden", "Busy"), status=201
+            _open_session,
+            "openSession",
+            "SessionReport",
+            "OpenSessionRequest",
+            errors=("Bad", "Forbidden", "Busy"),
+            status=201,
         ),
     },
-    ("sessions", "*"): {"GET": ControlEndpoint(_report_session, "getSession", "Report")},
+    ("sessions", "*"): {"GET": ControlEndpoint(_report_session, "getSession", "SessionReport")},
     ("sessions", "*", "run_variables"): {
-        "POST": ControlEndpoint(_declare_variables, "declareRunVariables", "Report", "RunVariables")
+        "POST": ControlEndpoint(_declare_variables, "declareRunVariables", "SessionReport", "RunVariablesRequest")
     },
     ("sessions", "*", "faults"): {
         "GET": ControlEndpoint(_list_faults, "getFaults", "SessionFaults", errors=("Forbidden", "Unknown")),
         "POST": ControlEndpoint(_set_faults, "setFaults", "SessionFaults", "Faults"),
     },
     ("sessions", "*", "lessons"): {
-        "GET": ControlEndpoint(_list_learned_fields, "listLessons", "Lessons"),
-        "POST": ControlEndpoint(_enable_learning, "tryOut", "Lessons"),
+        "GET": ControlEndpoint(_list_learned_fields, "listLessons", "LearnedFieldList"),
+        "POST": ControlEndpoint(_enable_learning, "tryOut", "LearnedFieldList"),
     },
-    ("sessions", "*", "reset"): {"POST": ControlEndpoint(_reset_session, "resetSession", "Report")},
+    ("sessions", "*", "reset"): {"POST": ControlEndpoint(_reset_session, "resetSession", "SessionReport")},
     ("sessions", "*", "close"): {
-        "POST": ControlEndpoint(_close_session, "closeSession", "Report", "Close?", errors=_BUSY)
+        "POST": ControlEndpoint(_close_session, "closeSession", "SessionReport", "CloseSessionRequest?", errors=_BUSY)
     },
-    ("sessions", "*", "bind"): {"POST": ControlEndpoint(_bind_name, "bindSession", "Bound", "Bind", errors=_BUSY)},
+    ("sessions", "*", "bind"): {
+        "POST": ControlEndpoint(
+            _bind_name, "bindSession", "NameBoundToSession", "BindNameToSessionRequest", errors=_BUSY
+        )
+    },
     ("sessions", "*", "tools"): {
-        "POST": ControlEndpoint(_handle_tool_lines, "carryToolLines", "ToolLineAnswer", "ToolLine")
+        "POST": ControlEndpoint(_handle_tool_lines, "carryToolLines", "StdioLinesAnswer", "StdioLinesRequest")
     },
-    ("sessions", "*", "unbind"): {"POST": ControlEndpoint(_unbind_name, "unbindSession", "Bound")},
+    ("sessions", "*", "unbind"): {"POST": ControlEndpoint(_unbind_name, "unbindSession", "NameBoundToSession")},
     ("interactions",): {
-        "GET": ControlEndpoint(_list_interactions, "listInteractions", "Interactions", query="list", errors=_LISTED)
+        "GET": ControlEndpoint(_list_interactions, "listInteractions", "InteractionList", query="list", errors=_LISTED)
     },
-    ("misses",): {"GET": ControlEndpoint(_list_misses, "listMisses", "Misses", query="list", errors=_LISTED)},
+    ("misses",): {"GET": ControlEndpoint(_list_misses, "listMisses", "MissList", query="list", errors=_LISTED)},
     ("refused",): {
-        "GET": ControlEndpoint(_list_sessionless_refusals, "listRefused", "RefusedList", query="limit", errors=_LISTED)
+        "GET": ControlEndpoint(
+            _list_sessionless_refusals, "listRefused", "RefusedRequestList", query="limit", errors=_LISTED
+        )
     },
     ("calls",): {"GET": ControlEndpoint(_list_calls, "listSessionCalls", "SessionCalls", query="calls", errors=_GONE)},
-    ("spans",): {"GET": ControlEndpoint(_list_spans, "sessionSpans", "Spans", query="spans", errors=_GONE)},
+    ("spans",): {"GET": ControlEndpoint(_list_spans, "sessionSpans", "SpanList", query="spans", errors=_GONE)},
     ("openapi.json",): {"GET": ControlEndpoint(_serve_document, "openapi", errors=("Forbidden",))},
 }
 

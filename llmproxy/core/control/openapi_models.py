@@ -48,7 +48,7 @@ Fork = TypedDict(
 )
 
 
-class Open(TypedDict):
+class OpenSessionRequest(TypedDict):
     """Every member but the name defaults to the proxy's setting."""
 
     name: Annotated[str, {"minLength": 1, "maxLength": 300}]
@@ -68,7 +68,7 @@ class Open(TypedDict):
     """Number of the cassette's sample; the session is then called `name~sample` (`name` for the first)."""
     upstreams: NotRequired[dict[str, Annotated[str, {"format": "uri"}]] | None]
     """Base URLs of providers, for this session only."""
-    overrides: NotRequired[Overrides | None]
+    overrides: NotRequired[ReplayOverrides | None]
     """Overridden results and answers; for mode replay."""
     fork: NotRequired[Fork | None]
     """For mode replay."""
@@ -102,7 +102,7 @@ class Open(TypedDict):
     """Whether accepted changes count; true unless given."""
 
 
-class Replacement(TypedDict):
+class RecordingReplacementState(TypedDict):
     """The replacement of older recordings when the session is closed."""
 
     cassette: str
@@ -111,7 +111,7 @@ class Replacement(TypedDict):
     """Reason why they will replace nothing, as far as known; else empty."""
 
 
-class Live(TypedDict):
+class LiveChannelsReport(TypedDict):
     """Live channels of a session, and the outcome of its tools' calls."""
 
     channels: list[Channel]
@@ -128,19 +128,19 @@ class Live(TypedDict):
     """Names of calls that no recording answers in the state in which they came, 100 at most."""
 
 
-class Tokens(TypedDict):
+class TokenTotals(TypedDict):
     """Null while no call's are known."""
 
     input: int | None
     output: int | None
 
 
-class Report(TypedDict):
+class SessionReport(TypedDict):
     """A session's report. Its counts include those before a reset."""
 
     trial: NotRequired[list[dict[str, Any]]]
     """For a session on trial: the outcome of each call that had no recording of its own."""
-    replacement: NotRequired[Replacement]
+    replacement: NotRequired[RecordingReplacementState]
     """Whether new recordings replace older ones; absent for most sessions."""
     key_names: NotRequired[list[str]]
     """When it is opened: variables of API keys that the recorded run needed; only their names were stored."""
@@ -157,7 +157,7 @@ class Report(TypedDict):
     """Run variables of this run."""
     arrived: int
     """Number of the last call that arrived; `calls` lists them."""
-    tokens: Tokens
+    tokens: TokenTotals
     cost_not_spent: float | None
     """Cost of the replayed calls if they had been sent, in US dollars. Null while no price is known."""
     cost_spent: float | None
@@ -173,38 +173,38 @@ class Report(TypedDict):
     """The overrides and the fork point; null without any."""
     faults: NotRequired[SessionFaults]
     """Absent if the session has none."""
-    live: NotRequired[Live]
+    live: NotRequired[LiveChannelsReport]
     """Absent if no channel is live."""
 
 
 class Sessions(TypedDict):
-    sessions: list[Report]
+    sessions: list[SessionReport]
 
 
-class Bind(TypedDict):
+class BindNameToSessionRequest(TypedDict):
     session: Annotated[str, {"minLength": 1, "maxLength": 300}]
     party: NotRequired[Annotated[str, {"pattern": "^(agent|(user|judge)(\\.[0-9]{1,4})?)$", "default": "agent"}]]
     """Party of these calls, if a request does not name one."""
 
 
-class Bound(TypedDict):
+class NameBoundToSession(TypedDict):
     name: str
     session: str | None
 
 
-class Interactions(TypedDict):
+class InteractionList(TypedDict):
     interactions: list[StoredCallSummary]
 
 
-class Misses(TypedDict):
+class MissList(TypedDict):
     misses: list[Miss]
 
 
-class RefusedList(TypedDict):
+class RefusedRequestList(TypedDict):
     refused: list[RequestRefusedWithoutSession]
 
 
-class ErrorBody(TypedDict):
+class ControlErrorDetails(TypedDict):
     code: str
     message: str
     hint: str
@@ -213,11 +213,11 @@ class ErrorBody(TypedDict):
     """Session to which a name is bound, so that it cannot be bound."""
 
 
-class Error(TypedDict):
-    error: ErrorBody
+class ControlErrorBody(TypedDict):
+    error: ControlErrorDetails
 
 
-class Base64(TypedDict):
+class Base64Bytes(TypedDict):
     base64: str
 
 
@@ -227,9 +227,9 @@ class Recording(TypedDict):
     llmproxy: Literal[1]
     cassette: str
     url: str
-    body: str | Base64
+    body: str | Base64Bytes
     """Text, or base64 if it is not UTF-8."""
-    response_body: str | Base64
+    response_body: str | Base64Bytes
     recorded: dict[str, Any]
     """Provider, operation, times, chunk borders, key, usage."""
 
@@ -248,7 +248,7 @@ class SessionCalls(TypedDict):
     calls: list[Call]
 
 
-class Spans(TypedDict):
+class SpanList(TypedDict):
     session: str
     spans: list[dict[str, Any]]
 
@@ -261,7 +261,7 @@ class ToolOverride(TypedDict):
     """A text is used as it is; any other value is written as JSON."""
 
 
-class CalledTool(TypedDict):
+class OverridingToolCall(TypedDict):
     name: str
     arguments: NotRequired[Any]
     id: NotRequired[str | None]
@@ -271,10 +271,10 @@ class AnswerOverride(TypedDict):
     call: Annotated[int, {"minimum": 0}]
     """Number of the agent's call to a model, from 0."""
     text: NotRequired[str | None]
-    tool_calls: NotRequired[list[CalledTool] | None]
+    tool_calls: NotRequired[list[OverridingToolCall] | None]
 
 
-class Overrides(TypedDict, total=False):
+class ReplayOverrides(TypedDict, total=False):
     """Overrides for a recording that is replayed to a live agent."""
 
     tools: list[ToolOverride] | None
@@ -296,7 +296,7 @@ class AnswerOverrideUse(TypedDict):
     used: bool
 
 
-class ForkPoint(TypedDict):
+class RunForkState(TypedDict):
     cassette: str | None
     """Cassette that has been recorded since; null: the run stopped there."""
 
@@ -312,7 +312,7 @@ class OverrideUsageReport(TypedDict):
     llm_calls: int
     parent: str
     parent_sample: int
-    fork: ForkPoint | None
+    fork: RunForkState | None
 
 
 class RunVariable(TypedDict):
@@ -327,7 +327,7 @@ class RunVariable(TypedDict):
     value: str | int
 
 
-class RunVariables(TypedDict):
+class RunVariablesRequest(TypedDict):
     run_variables: dict[str, str | int] | list[RunVariable]
     """Names and values, or a list of objects with all members of a run variable."""
 
@@ -397,7 +397,7 @@ class SessionFaults(TypedDict):
     """Reasons of all rules that met no call; in a report only at the session's close."""
 
 
-class ToolLine(TypedDict):
+class StdioLinesRequest(TypedDict):
     connection: str
     """Id of one client."""
     server: NotRequired[str]
@@ -418,7 +418,7 @@ class ToolLine(TypedDict):
     end: NotRequired[bool]
 
 
-class Close(TypedDict, total=False):
+class CloseSessionRequest(TypedDict, total=False):
     complete: bool
     """Whether the cassette is complete: mode `once` then adds nothing to it. `false`: the run failed or was
     interrupted; mode `once` then replays complete recordings and records the rest. By default it is complete unless an
@@ -429,22 +429,22 @@ class Close(TypedDict, total=False):
     """The run in it was ended from outside: its recordings do not replace older ones."""
 
 
-class Stopping(TypedDict):
+class ProxyStopAnswer(TypedDict):
     stopping: bool
     exit_code: int
     """Exit code if no further call comes: 0, 3 or 4."""
 
 
-class LessonReport(TypedDict):
+class LearnedFieldReport(TypedDict):
     field: dict[str, Any]
     accepted: bool
     """Whether `llmproxy learn --accept` takes it."""
 
 
-class Lessons(TypedDict):
+class LearnedFieldList(TypedDict):
     served: int
     """Number of requests that were answered on trial."""
-    lessons: list[LessonReport]
+    lessons: list[LearnedFieldReport]
 
 
 class ClassBehindOpenApiModel(NamedTuple):
@@ -460,17 +460,17 @@ SHAPES: Mapping[str, ClassBehindOpenApiModel] = {
     "Call": ClassBehindOpenApiModel(
         calls_and_totals.Call, calls_and_totals.Call(Decision.REPLAY).to_json(), ("bound", "carried", "stale", "stub")
     ),
-    "ForkPoint": ClassBehindOpenApiModel(ForkRow, ("step", "why", "path")),
+    "RunForkState": ClassBehindOpenApiModel(ForkRow, ("step", "why", "path")),
     "Interaction": ClassBehindOpenApiModel(StoredCallSummary, INTERACTION_MEMBERS),
-    "LessonReport": ClassBehindOpenApiModel(LearnedField, ("recorded", "present", "path")),
+    "LearnedFieldReport": ClassBehindOpenApiModel(LearnedField, ("recorded", "present", "path")),
     "Miss": ClassBehindOpenApiModel(Miss),
     "OverriddenTool": ClassBehindOpenApiModel(overrides.ToolResultOverride, ("tool", "nth")),
     "Recording": ClassBehindOpenApiModel(Recorded, ("method", "headers", "status", "response_headers"), ("reason",)),
-    "Refused": ClassBehindOpenApiModel(RequestRefusedWithoutSession),
-    "Report": ClassBehindOpenApiModel(Totals, Totals().to_json(), Totals.RARE),
+    "RefusedRequest": ClassBehindOpenApiModel(RequestRefusedWithoutSession),
+    "SessionReport": ClassBehindOpenApiModel(Totals, Totals().to_json(), Totals.RARE),
     "RunVariable": ClassBehindOpenApiModel(run_variables.RunVariable, ("name", "value"), ("other", "tool", "path")),
     "Sum": ClassBehindOpenApiModel(UsageSums),
-    "ToolLineAnswer": ClassBehindOpenApiModel(McpStdioLineOutcome, (), McpStdioLineOutcome._fields),
+    "StdioLinesAnswer": ClassBehindOpenApiModel(McpStdioLineOutcome, (), McpStdioLineOutcome._fields),
     "ToolOverride": ClassBehindOpenApiModel(overrides.ToolResultOverride, ("tool",), ("nth", "when")),
     "Unused": ClassBehindOpenApiModel(UnusedRecording),
 }

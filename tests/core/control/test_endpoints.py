@@ -160,7 +160,7 @@ def test_every_schema_and_example_is_valid() -> None:
 
 def test_what_open_takes_is_what_the_document_says(api: Api) -> None:
     """Each documented member is understood, and no other."""
-    members = DOCUMENT["components"]["schemas"]["Open"]["properties"]
+    members = DOCUMENT["components"]["schemas"]["OpenSessionRequest"]["properties"]
     api.post("sessions", dict.fromkeys(members) | {"name": "all"})
     status, value = api.ask("POST", "sessions", {"name": "x", "sped": 1, "\ud800": 2})
     assert status == 400
