@@ -388,7 +388,7 @@ def describe_stubbed_calls(totals: Totals) -> str:
     return f"{totals.stubs:,} without a recording ({', '.join(totals.stub_names)})" if totals.stubs else ""
 
 
-def describe_served_failures(totals: Totals, again: str = "--mode auto") -> str:
+def describe_replayed_failures(totals: Totals, again: str = "--mode auto") -> str:
     """Describe hits on recorded failures, and the option `again` that requests them anew; empty if there are none."""
     what = format_count(totals.served_failures, "answer")
     return f"{what} had failed or been cut when recorded: {again} asks again" if totals.served_failures else ""

@@ -23,13 +23,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def suggest_name(word: str, known: Iterable[str], *, listing: bool = True) -> str:
     """Return ``did you mean `x`?``, else the list of known names as a hint; empty if the list is not wanted."""
     names = list(known)
-    folded = {fold_name_case(name): name for name in names}
-    if (near := nearest_word(fold_name_case(word), folded, 0.7)) is not None:
+    folded = {normalize_name_spelling(name): name for name in names}
+    if (near := nearest_word(normalize_name_spelling(word), folded, 0.7)) is not None:
         return f"did you mean `{folded[near]}`?{_describe_non_ascii_characters(word) if folded[near].isascii() else ''}"
     return "known here: " + ", ".join(sorted(set(names))[:30]) if names and listing else ""
 
 
-def fold_name_case(name: str) -> str:
+def normalize_name_spelling(name: str) -> str:
     """Normalise a name: dueDate, due_date and DUE_DATE are equal."""
     return name.replace("_", "").replace("-", "").casefold()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.client.child_env import list_env_ca_bundles, make_ca_files, plan_env
+from llmproxy.client.child_env import list_env_ca_bundles, plan_env, write_ca_bundle_files
 from llmproxy.client.control import ControlApiClient, ControlError, ProxyUnreachable
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_llmproxy_url
 from llmproxy.client.session_reports import Health, format_session_counts
@@ -44,7 +44,7 @@ def env_command(
     if intercept:
         ours = [path for path in list_env_ca_bundles(os.environ) if path.name != _BUNDLE]
         # Beside the proxy's certificate, with the same lifetime.
-        interception = make_ca_files(url, health.ca, ours, Path(health.ca or "").parent / _BUNDLE)
+        interception = write_ca_bundle_files(url, health.ca, ours, Path(health.ca or "").parent / _BUNDLE)
     aws = (Path.home() / ".aws").is_dir()
     replay = health.mode in OFFLINE
     made = plan_env(url, session or None, os.environ, replay=replay, interception=interception, aws_files=aws)

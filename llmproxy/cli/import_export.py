@@ -16,7 +16,7 @@ from llmproxy.amount_formatting import format_count
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.import_files import RecordingFileImporter, group_files_by_cassette
 from llmproxy.cli.parts.options import load_settings
-from llmproxy.cli.parts.printing import ProgressLine, format_size, to_safe_line
+from llmproxy.cli.parts.printing import LongTaskProgressLine, format_size, to_safe_line
 from llmproxy.cli.parts.store_arguments import STORE, build_unknown_cassette_error, get_chosen_store, refuse_url_as_file
 from llmproxy.core.bindings import deserialize_run_variables
 from llmproxy.core.cassettes.anonymized_export import anonymize_recordings_for_file, describe_remaining_personal_names
@@ -90,7 +90,7 @@ def import_(
     importer = RecordingFileImporter(Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream, model)
     path = loaded.settings.store
     new = not path.exists()
-    progress = ProgressLine("importing", "cassette")
+    progress = LongTaskProgressLine("importing", "cassette")
     with open_store(path, writable=True, now=time.time) as database, progress:
         for name, pieces in progress.iterate(work.items(), len(work)):
             importer.import_cassette(database, name, pieces)
@@ -142,12 +142,15 @@ def export(
     if everything:
         with (
             open_store(settings.store, writable=False, now=time.time) as database,
-            ProgressLine(f"exporting to {file}"),
+            LongTaskProgressLine(f"exporting to {file}"),
         ):
             names = _export_all(database, Path(file), written, force=force)
         typer.echo(f"Wrote {format_count(names, 'cassette')} to {file}.")
         return
-    with open_store(settings.store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
+    with (
+        open_store(settings.store, writable=False, now=time.time) as database,
+        LongTaskProgressLine(f"exporting to {file}"),
+    ):
         if not (found := list(database.iter_interactions(settings.cassette, sample))):
             raise build_unknown_cassette_error(database, append_sample_number_to_name(settings.cassette, sample or 1))
         fork = _find_fork_or_warn_of_loss(database, settings.cassette, written)
@@ -189,7 +192,7 @@ def export_viewer_page(file: str, store: Path, cassette: str | None, sample: int
     if file != "-" and path.exists() and not force and not is_exported_page(path):
         hint = "Write to another file, or replace it with --force."
         raise CassetteCorrupt(f"Not overwritten: {path} was not written by llmproxy.", hint=hint)
-    with open_store(store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
+    with open_store(store, writable=False, now=time.time) as database, LongTaskProgressLine(f"exporting to {file}"):
         if not (wanted := list(list_cassettes_by_name_and_sample(database, cassette, sample))):
             raise build_unknown_cassette_error(
                 database, append_sample_number_to_name(cassette or "any name", sample or 1)
@@ -308,7 +311,7 @@ def _add_command(app: typer.Typer, name: str, text: str) -> None:
             for cassette in names:
                 one.refresh_cassette(cassette)
                 other.refresh_cassette(new or cassette)
-                with ProgressLine(f"bringing {to_safe_line(cassette)} to {format_store_location(target)}"):
+                with LongTaskProgressLine(f"bringing {to_safe_line(cassette)} to {format_store_location(target)}"):
                     done = copy_cassette_between_stores(
                         one, other, cassette, new or cassette, instead=instead, holder=holder
                     )

@@ -17,7 +17,7 @@ from llmproxy.advice import format_llmproxy_command, format_store_option
 from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.cli.parts.completion import complete_cassette_names
 from llmproxy.cli.parts.options import load_settings
-from llmproxy.cli.parts.printing import ProgressLine, format_size, print_line, to_safe_line
+from llmproxy.cli.parts.printing import LongTaskProgressLine, format_size, print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import (
     STORE,
     copy_postgres_store_temporarily,
@@ -30,7 +30,7 @@ from llmproxy.cli.parts.store_arguments import (
     open_given_store,
     refuse_url_as_file,
     require_not_being_recorded,
-    suggest_cassette_option,
+    suggest_option_for_numeric_name,
     validate_cassette_name,
 )
 from llmproxy.core.bindings.text_alignment import find_people_in_git_output
@@ -90,7 +90,7 @@ class _Verifier:
             return 1
         with (
             open_given_store(path) as database,
-            ProgressLine(f"verifying {format_store_location(path)}", "interaction") as working,
+            LongTaskProgressLine(f"verifying {format_store_location(path)}", "interaction") as working,
         ):
             if self.cassette is not None and not self._is_cassette_stored(database, path):
                 return 0
@@ -310,7 +310,7 @@ def rm_command(
         numbers = [] if cassette else [typed for typed in what if is_interaction_id(typed)]
         rows = {row.id: row for row in (database.list_summaries(None, superseded=True) if numbers else ())}
         if lacking := next((typed for typed in numbers if int(typed) not in rows), ""):
-            hint = suggest_cassette_option(database, lacking, "rm")
+            hint = suggest_option_for_numeric_name(database, lacking, "rm")
             msg = f"There is no interaction {lacking} in {format_store_location(database.path)}."
             raise CassetteNotFound(msg, hint=hint or f"Their numbers: {format_llmproxy_command('ls', database.path)}")
         wanted = {int(typed): rows[int(typed)] for typed in numbers}
@@ -422,7 +422,7 @@ def scan_command(
     named: dict[str, list[str]] = {}
     failed: list[str] = []
     stores: list[Path] = []
-    with ProgressLine("looking for secrets", "file") as working:
+    with LongTaskProgressLine("looking for secrets", "file") as working:
         for path in working.iterate(_list_files(given)):
             looked += 1
             try:

@@ -47,7 +47,7 @@ from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_comman
 from llmproxy.client.session_reports import SessionReport, format_session_counts, list_shortened_misses_with_counts
 from llmproxy.core.forks.fork_rows import fork_cassette
 from llmproxy.core.forks.overrides import AnswerOverrides, parse_answer_override_options
-from llmproxy.core.sessions.session import split_sample_name
+from llmproxy.core.sessions.session import split_cassette_and_sample
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, SettingsError
 from llmproxy.postgres_store_paths import refuse_postgres_store_for_option
 from llmproxy.protocol import AUTHENTICATION, VCR_MODES, Channel, Decision, Mode
@@ -182,7 +182,7 @@ def fork(
         validate_cassette_name(as_)
     with open_given_store(store, writable=True) as database:
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
-        made = fork_cassette(database, split_sample_name(parent), at, as_, holder, time.time())
+        made = fork_cassette(database, split_cassette_and_sample(parent), at, as_, holder, time.time())
     print_line(f"{to_safe_line(made.cassette)}: {format_count(made.shared, 'interaction')} of {to_safe_line(parent)}")
     again = SuggestedCommandTemplate("llmproxy run", " -- COMMAND")
     print_line(f"Go on with it: {again.command('auto', made.cassette, store=format_shown_path(database.path))}")

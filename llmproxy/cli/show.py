@@ -34,7 +34,7 @@ from llmproxy.cli.parts.store_arguments import (
     find_cassette,
     is_interaction_id,
     open_given_store,
-    suggest_cassette_option,
+    suggest_option_for_numeric_name,
 )
 from llmproxy.core.bindings import Mismatch, RequestMatch, VolatileField
 from llmproxy.core.bindings.volatile_result_fields import load_builtin_volatile_fields
@@ -96,7 +96,7 @@ def _show_interaction(
     typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool, descriptor: Path | None
 ) -> None:
     with open_given_store(store) as database:
-        other = suggest_cassette_option(database, typed, "show")
+        other = suggest_option_for_numeric_name(database, typed, "show")
         try:
             found = database.load(int(typed))
         except CassetteNotFound as error:
@@ -411,20 +411,20 @@ class CassetteComparison(NamedTuple):
 
 def compare_cassettes(database: Store | None, old: str, new: str) -> CassetteComparison:
     from llmproxy.cli.parts.import_files import load_stored_or_file_cassette  # late: `show` reads a store only
-    from llmproxy.core.sessions.session import split_sample_name
+    from llmproxy.core.sessions.session import split_cassette_and_sample
     from llmproxy.trace.comparing.recording_diff import TraceAndRequestsDiff
 
     loaded = load_settings({})
     rules, upstreams = Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream
     sides = [load_stored_or_file_cassette(name, database, rules, upstreams) for name in (old, new)]
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
-    own = {name: read_volatile_fields(store, split_sample_name(name)[0]) for name, store in kept.items()}
+    own = {name: read_volatile_fields(store, split_cassette_and_sample(name)[0]) for name, store in kept.items()}
     fields = [own.get(name, ()) for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
     sides[0], exchanged = rewrite_recordings_to_new_run(
         sides[0], sides[1], (*fields[0], *fields[1], *load_builtin_volatile_fields()), rules, upstreams
     )
-    found = (find_fork(store, *split_sample_name(name)) for name, store in kept.items())
+    found = (find_fork(store, *split_cassette_and_sample(name)) for name, store in kept.items())
     return CassetteComparison(
         (old, new),
         TraceAndRequestsDiff.compare(*sides, names=(old, new)),

@@ -21,7 +21,7 @@ from llmproxy.cli.parts.import_files import RecordingFileImporter, group_files_b
 from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, find_test_recordings_store, load_settings
 from llmproxy.cli.parts.store_arguments import STORE, refuse_url_as_file
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.sessions.session import split_sample_name
+from llmproxy.core.sessions.session import split_cassette_and_sample
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.postgres_store_paths import format_store_location, is_postgres_url, store_exists
@@ -182,7 +182,7 @@ def _require_store(path: Path, wanted: str = "") -> Path:
 
 def _quote_cassette_for_url(path: Path, name: str) -> str:
     """Return a cassette's name quoted for a URL. Raises CassetteNotFound with the existing names."""
-    cassette, sample = split_sample_name(name)
+    cassette, sample = split_cassette_and_sample(name)
     with open_store(path, writable=False, now=time.time) as database:
         if not database.has_recordings(cassette, sample):
             names = ", ".join(database.list_cassette_names(20)) or "none"

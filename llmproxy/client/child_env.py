@@ -280,7 +280,7 @@ def combine_ca_bundles(ca: Path, others: Iterable[Path], target: Path) -> Path:
     return target
 
 
-def make_ca_files(url: str, ca: str | None, others: Iterable[Path], bundle: Path) -> TrustedCertificateFiles:
+def write_ca_bundle_files(url: str, ca: str | None, others: Iterable[Path], bundle: Path) -> TrustedCertificateFiles:
     """Write the bundle and Java's truststore. Raises MachineError: no interception (`ca` is None), no certificate."""
     if ca is None:
         hint = "Start it with --forward, or leave --intercept out."

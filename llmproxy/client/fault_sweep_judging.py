@@ -20,7 +20,7 @@ from llmproxy.calls_and_totals import Call
 from llmproxy.core.faults.kinds import KINDS
 from llmproxy.core.faults.parsing import BadFaults
 from llmproxy.core.faults.rules import (
-    FaultCandidateCall as Asked,
+    CallSeenByFaultRules as Asked,
     FaultKind,
     FaultRule,
     build_fault_candidate_call,

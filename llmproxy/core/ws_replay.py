@@ -28,13 +28,13 @@ from llmproxy.core.traffic.websocket_frames import (
     CONTENT_TYPE,
     CUT,
     SWITCHING,
-    Frame,
+    WebSocketFrame,
     encode_websocket_frames_as_chunks,
 )
 from llmproxy.errors import printable
 from llmproxy.protocol import SHOWN_KEY
 
-Due = tuple[int, Frame]
+Due = tuple[int, WebSocketFrame]
 """Microseconds after the preceding message, and the message."""
 
 _EVENT_ID = {
@@ -100,7 +100,7 @@ class WebSocketMismatch:
 
 
 class FramePlayer:
-    def __init__(self, frames: Sequence[Frame], canon: Callable[[], FrameCanonicalizer]) -> None:
+    def __init__(self, frames: Sequence[WebSocketFrame], canon: Callable[[], FrameCanonicalizer]) -> None:
         self._frames, self._canon = frames, canon
         self._there, self._here = canon(), canon()
         self._at = 0
@@ -262,7 +262,7 @@ class FrameRecorder(ArrivingResponseCollector):
     def __init__(self, redact: Redact, offset: int, headers: Headers) -> None:
         """Begin with the upgrade's answer, `offset` microseconds after the release."""
         super().__init__()
-        self._redact, self._frames = redact, list[Frame]()
+        self._redact, self._frames = redact, list[WebSocketFrame]()
         kept = (*remove_headers(headers, *_NOT_KEPT), ("content-type", CONTENT_TYPE))
         super().on_head(offset, SWITCHING, "Switching Protocols", kept)
         self.is_closing: Callable[[], bool] = lambda: False
@@ -284,10 +284,10 @@ class FrameRecorder(ArrivingResponseCollector):
         return next((frame.at for frame in self._frames if not frame.client and frame.close is None), self._head_offset)
 
     def record_message(self, offset: int, data: str | bytes, *, client: bool) -> None:
-        self._frames.append(Frame(offset, client, data))
+        self._frames.append(WebSocketFrame(offset, client, data))
 
     def record_close(self, offset: int, code: int, reason: str, *, client: bool) -> None:
-        self._frames.append(Frame(offset, client, reason, code))
+        self._frames.append(WebSocketFrame(offset, client, reason, code))
 
     def build_response(self, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - base's
         """Build the finished recording. Slow: call it off the event loop."""
@@ -295,7 +295,7 @@ class FrameRecorder(ArrivingResponseCollector):
         chunks, ending = encode_websocket_frames_as_chunks(frames), classify_websocket_ending(frames)
         return Response(self.status, self._reason, self._headers, chunks, ending, self._head_offset, chunked=True)
 
-    def _redact_frames(self, frames: list[Frame]) -> list[Frame]:
+    def _redact_frames(self, frames: list[WebSocketFrame]) -> list[WebSocketFrame]:
         kept, secrets = [], dict[str, None]()
         for frame in frames:
             data = self._redact(frame.data) if frame.client and frame.data else frame.data
@@ -336,7 +336,7 @@ def _overwrite_secrets(data: str | bytes, secrets: Iterable[str]) -> str | bytes
     return text.encode("utf-8", "surrogateescape") if isinstance(data, bytes) else text
 
 
-def classify_websocket_ending(frames: list[Frame]) -> Ending:
+def classify_websocket_ending(frames: list[WebSocketFrame]) -> Ending:
     """Return whether a conversation is complete: closed properly, or left by its client when no answer was pending."""
     last = frames[-1] if frames else None
     if last is None or last.close is None:

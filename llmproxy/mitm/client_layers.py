@@ -404,7 +404,7 @@ ALERT = b"\x15\x03\x01\x00\x02\x02\x28"
 """A TLS record: alert, fatal, handshake failure (RFC 8446 6)."""
 
 
-class HandshakeFaultLayer(layer.Layer):
+class TlsAlertFaultLayer(layer.Layer):
     def _handle_event(self, event: events.Event) -> Commands:
         if isinstance(event, events.DataReceived):
             yield commands.SendData(self.context.client, ALERT)
@@ -521,7 +521,7 @@ class NextLayerChooser:
         if inside and context.client.id in self._proxy.tunnels:
             nextlayer.layer = layers.TCPLayer(context, ignore=True)  # else it keeps all that passes, to show it
         elif inside and not encrypted and context.client.id in self._proxy.without_tls:
-            nextlayer.layer = HandshakeFaultLayer(context)
+            nextlayer.layer = TlsAlertFaultLayer(context)
         elif data[0] == TLS_HANDSHAKE and not encrypted:
             nextlayer.layer = TimeLimitedTlsLayer(context, self._proxy.head_patience)
         elif inside:

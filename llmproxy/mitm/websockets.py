@@ -28,7 +28,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.journal import JournaledMiss
 from llmproxy.core.traffic.interaction import Request, Response, header
 from llmproxy.core.traffic.response_plan import NOT_REPLAYED
-from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING, Frame, parse_recorded_websocket_frames
+from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING, WebSocketFrame, parse_recorded_websocket_frames
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.mitm.http1_parser import Head
 from llmproxy.mitm.proxy_context import ProxyContext
@@ -198,7 +198,7 @@ class ReplayedWebSocket:
         self._ws = WSConnection(ConnectionType.SERVER)
         self._hello = self._build_upgrade_answer()
         exchange.kept.interaction = exchange.slot.id
-        self._due: deque[tuple[float, Frame]] = deque()
+        self._due: deque[tuple[float, WebSocketFrame]] = deque()
         self._wakeup: commands.RequestWakeup | None = None
         self._parts: list[str | bytes] = []
         self._size = 0

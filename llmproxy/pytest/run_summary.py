@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.amount_formatting import format_count
-from llmproxy.calls_and_totals import Miss, describe_served_failures, find_fail_on_exit_code
+from llmproxy.calls_and_totals import Miss, describe_replayed_failures, find_fail_on_exit_code
 from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import SessionReport, format_session_counts, shorten_miss, sum_session_reports
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import LAST_REPORT, SHOWN_KEY, UpdateMode, append_sample_number_to_name
 from llmproxy.pytest.options import BASELINE, MODE, ShardPlugin, build_rerun_command, read_update_option
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
-from llmproxy.report.events import Completed, Handler, Selected
+from llmproxy.report.events import Completed, EventHandler, Selected
 from llmproxy.report.report_kinds import make_last_report_writer
 from llmproxy.report.run_tree import EventsGroupedByRun, deserialize_event
 from llmproxy.report.scenario_rows import format_baseline_comparison, format_case_table, read_baseline
@@ -46,7 +46,7 @@ _LISTED = 5
 
 
 class RunSummaryPlugin:
-    def __init__(self, handlers: Sequence[Handler] = (), run: PytestPluginState | None = None) -> None:
+    def __init__(self, handlers: Sequence[EventHandler] = (), run: PytestPluginState | None = None) -> None:
         self._run = run
         self.done: list[tuple[str, SessionReport]] = []
         self.passed: set[str] = set()
@@ -205,10 +205,10 @@ class RunSummaryPlugin:
         for line in (*shown, *self._list_view_commands(), told):
             terminalreporter.write_line(line)
         if total.carried and self._run is not None:
-            from llmproxy.report.request_change_summary import describe_accepted_changes
+            from llmproxy.report.request_change_summary import describe_acceptance_dates
 
             for store in self._run.list_stores():
-                for line in describe_accepted_changes(store, total.carried_names):
+                for line in describe_acceptance_dates(store, total.carried_names):
                     terminalreporter.write_line(f"carried: {line}")
         if self._forbidden:
             terminalreporter.write_line(self._forbidden)
@@ -233,7 +233,7 @@ class RunSummaryPlugin:
             if report.failed or (report.recorded and left):
                 why = f"{report.failed} answers could not be recorded" if report.failed else "interrupted"
                 yield f"{test}: {why}: its cassette is incomplete"
-            failures = describe_served_failures(report, f"{MODE} auto")
+            failures = describe_replayed_failures(report, f"{MODE} auto")
             for told in filter(None, (report.unreplaced_recordings_reason, report.unfiled, failures)):
                 yield f"{test}: {told}"
             if report.dealt:

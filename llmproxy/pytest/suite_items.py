@@ -38,7 +38,7 @@ from llmproxy.suite.run.runner import (
     get_matrix_axis_values_of_case,
     summarize_scenario_runs,
 )
-from llmproxy.suite.schema.suite import Hook
+from llmproxy.suite.schema.suite import SuiteHook
 
 _OUTCOMES: dict[Status, Literal["passed", "skipped"]] = {Status.PASSED: "passed", Status.SKIPPED: "skipped"}
 
@@ -114,7 +114,7 @@ class SuiteFileCollector(pytest.File):
                 run_context.close()
 
 
-def _run_hooks(case: SuiteCase, hooks: Sequence[Hook], name: str) -> None:
+def _run_hooks(case: SuiteCase, hooks: Sequence[SuiteHook], name: str) -> None:
     async def every() -> None:
         for hook in hooks:
             await run_hook(hook, case.folder, {"LLMPROXY_SUITE": case.suite.name}, name)

@@ -25,7 +25,7 @@ from llmproxy.calls_and_totals import (
     Totals,
     UsageSums,
     describe_replay_hits,
-    describe_served_failures,
+    describe_replayed_failures,
     describe_stubbed_calls,
 )
 from llmproxy.errors import printable
@@ -387,7 +387,7 @@ def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
         lines.append(
             f"`{format_llmproxy_command('why', store)}` says what each miss asked for and which recording is nearest."
         )
-    lines += filter(None, [describe_served_failures(totals)])
+    lines += filter(None, [describe_replayed_failures(totals)])
     if totals.dealt:
         what = format_count(totals.dealt, "hit")
         lines.append(f"{what} of equal requests at the same time got their answers in the order of arrival")

@@ -18,10 +18,10 @@ from llmproxy.amount_formatting import dollars, format_count, format_millisecond
 from llmproxy.core.changes.accepted_change_model import build_change_for_removed_call, digest_key_of_call_not_made
 from llmproxy.core.changes.segment_change import (
     CarriedAnswerAttempt,
-    Change,
     ChangeCause,
     ChangeSource,
     RefusalReason,
+    SegmentChange,
     shorten,
 )
 from llmproxy.core.dialects.dialect_table import CHAT
@@ -45,12 +45,12 @@ class ChangeGroup:
 
     name: str
     text: str
-    told: Change | None = None
+    told: SegmentChange | None = None
     calls: int = 0
     cassettes: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
 
     @property
-    def change(self) -> Change:
+    def change(self) -> SegmentChange:
         if self.told is None:
             raise LookupError(self.name)
         return self.told
@@ -182,7 +182,7 @@ Recordings = Callable[[ChangedAgentTrialRunResult], Mapping[int, StoredCallSumma
 """Returns the recordings of a trial's cassette in order, without removed calls."""
 
 
-def describe_accepted_changes(store: Path, names: Sequence[str]) -> list[str]:
+def describe_acceptance_dates(store: Path, names: Sequence[str]) -> list[str]:
     if not names or not store_exists(store):
         return []
     today = datetime.now().date()  # noqa: DTZ005 - the user's day
@@ -242,7 +242,7 @@ _MISSING = frozenset({RefusalReason.NO_PLACE, RefusalReason.NOT_LOOKED_AT})
 _COUNTS = ("calls", "changed", "accepted", "cassettes", "changed_cassettes", "as_before", "carried", "failed")
 
 
-def _find_removed_calls(trial: ChangedAgentTrialRunResult, recordings: Recordings) -> Iterator[Change]:
+def _find_removed_calls(trial: ChangedAgentTrialRunResult, recordings: Recordings) -> Iterator[SegmentChange]:
     """Yield recorded calls that are no longer made, if a trial followed the recording to its end."""
     if trial.served is None or trial.passed is False or any(call.refusal for call in trial.seen):
         return

@@ -216,13 +216,13 @@ def test_why_says_what_the_client_was_told(path: Path, capsys: pytest.CaptureFix
 
 def test_show_reads_a_websocket_as_a_transcript(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Who said what, when, and how it ended; `--raw` gives the lines as they are kept."""
-    from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, Frame, encode_websocket_frames_as_chunks
+    from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, WebSocketFrame, encode_websocket_frames_as_chunks
 
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi there"}]}
     frames = [
-        Frame(1500, client=True, data=json.dumps({"type": "conversation.item.create", "item": item})),
-        Frame(2500, client=False, data='{"type": "response.output_text.delta", "delta": "Hello."}'),
-        Frame(9000, client=True, data="bye", close=1000),
+        WebSocketFrame(1500, client=True, data=json.dumps({"type": "conversation.item.create", "item": item})),
+        WebSocketFrame(2500, client=False, data='{"type": "response.output_text.delta", "delta": "Hello."}'),
+        WebSocketFrame(9000, client=True, data="bye", close=1000),
     ]
     plain = chat()
     request = dataclasses.replace(plain.request, method="GET", target="/v1/realtime?model=m", body=b"")

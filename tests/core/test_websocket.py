@@ -14,7 +14,7 @@ from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Ending, Request, Response, header
-from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, Frame, parse_recorded_websocket_frames
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, WebSocketFrame, parse_recorded_websocket_frames
 from llmproxy.core.ws_replay import (
     LONGEST_REASON,
     FrameCanonicalizer,
@@ -33,18 +33,18 @@ def canon(operation: str = "realtime", rules: Rules | None = None, family: Famil
     return FrameCanonicalizer(family, operation, rules or Rules(), lambda _: None)
 
 
-def player(*frames: Frame) -> FramePlayer:
+def player(*frames: WebSocketFrame) -> FramePlayer:
     return FramePlayer(frames, canon)
 
 
-def client(at: int, data: str | bytes, close: int | None = None) -> Frame:
+def client(at: int, data: str | bytes, close: int | None = None) -> WebSocketFrame:
     """A frame of the client's."""
-    return Frame(at, client=True, data=data, close=close)
+    return WebSocketFrame(at, client=True, data=data, close=close)
 
 
-def server(at: int, data: str | bytes = "", close: int | None = None) -> Frame:
+def server(at: int, data: str | bytes = "", close: int | None = None) -> WebSocketFrame:
     """A frame of the server's."""
-    return Frame(at, client=False, data=data, close=close)
+    return WebSocketFrame(at, client=False, data=data, close=close)
 
 
 def test_what_the_server_said_is_due_after_what_it_answered() -> None:
@@ -251,24 +251,24 @@ def test_secrets_of_the_client_are_taken_out_of_both_sides() -> None:
     assert said[3] == "nothing in it"
 
 
-DONE = Frame(2, client=False, data='{"type": "response.done"}')
+DONE = WebSocketFrame(2, client=False, data='{"type": "response.done"}')
 
 
 @pytest.mark.parametrize(("frames", "expected"), [
     ([], Ending.CUT),
     ([DONE], Ending.CUT),
-    ([DONE, Frame(3, client=True, close=1000)], Ending.COMPLETE),
-    ([Frame(3, client=False, close=1011)], Ending.COMPLETE),
-    ([Frame(3, client=False, close=1005)], Ending.COMPLETE),
-    ([DONE, Frame(3, client=True, close=CUT)], Ending.COMPLETE),
+    ([DONE, WebSocketFrame(3, client=True, close=1000)], Ending.COMPLETE),
+    ([WebSocketFrame(3, client=False, close=1011)], Ending.COMPLETE),
+    ([WebSocketFrame(3, client=False, close=1005)], Ending.COMPLETE),
+    ([DONE, WebSocketFrame(3, client=True, close=CUT)], Ending.COMPLETE),
     ([server(1, b'{"serverContent": {"turnComplete": true}}'), client(3, "", CUT)], Ending.COMPLETE),
-    ([DONE, Frame(3, client=False, close=CUT)], Ending.CUT),
-    ([DONE, Frame(3, client=True, data="more"), Frame(4, client=True, close=CUT)], Ending.CUT),
-    ([Frame(2, client=False, data='{"type": "response.created"}'), Frame(3, client=True, close=CUT)], Ending.CUT),
-    ([Frame(3, client=True, close=CUT)], Ending.CUT),
-    ([Frame(2, client=False, data="[1]"), Frame(3, client=True, close=CUT)], Ending.CUT),
+    ([DONE, WebSocketFrame(3, client=False, close=CUT)], Ending.CUT),
+    ([DONE, WebSocketFrame(3, client=True, data="more"), WebSocketFrame(4, client=True, close=CUT)], Ending.CUT),
+    ([WebSocketFrame(2, client=False, data='{"type": "response.created"}'), WebSocketFrame(3, client=True, close=CUT)], Ending.CUT),
+    ([WebSocketFrame(3, client=True, close=CUT)], Ending.CUT),
+    ([WebSocketFrame(2, client=False, data="[1]"), WebSocketFrame(3, client=True, close=CUT)], Ending.CUT),
 ])  # fmt: skip
-def test_what_counts_as_whole(frames: list[Frame], expected: Ending) -> None:
+def test_what_counts_as_whole(frames: list[WebSocketFrame], expected: Ending) -> None:
     """Closed properly, or left by a client to which the server owed nothing (as with HTTP, where clients hang up after the terminator)."""
     assert classify_websocket_ending(frames) is expected
 

@@ -17,7 +17,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Ending, Request
-from llmproxy.core.traffic.websocket_frames import Frame, encode_websocket_frames_as_chunks
+from llmproxy.core.traffic.websocket_frames import WebSocketFrame, encode_websocket_frames_as_chunks
 from llmproxy.core.ws_replay import MISMATCH
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import request
@@ -55,7 +55,7 @@ def record(store: Path, *conversations: tuple[str, ...], talk: Any = counting) -
         rig.wait_outcomes(len(conversations))
 
 
-def put(store: Path, frames: list[Frame], ending: Ending = Ending.COMPLETE, body: bytes | None = None) -> None:
+def put(store: Path, frames: list[WebSocketFrame], ending: Ending = Ending.COMPLETE, body: bytes | None = None) -> None:
     """Put a conversation into a store, as of an upgrade that a first rig has given its key."""
     with Upstream(counting) as upstream, Rig("record", store, {"openai": upstream.url}) as rig:
         with Client(rig.port) as client:
@@ -177,7 +177,7 @@ def next_of(client: Client) -> Data | Gone:
 def test_a_long_path_is_cut_to_fit_the_close_frame(tmp_path: Path) -> None:
     """A close reason has 123 bytes, whatever the difference is called."""
     name = "ü" * 200
-    put(tmp_path / "x.db", [Frame(1, client=True, data=json.dumps({name: 1}))])
+    put(tmp_path / "x.db", [WebSocketFrame(1, client=True, data=json.dumps({name: 1}))])
     with Rig("replay", tmp_path / "x.db") as rig, Client(rig.port) as client:
         gone = client.say({name: 2}).end()
         assert (gone.code, len(gone.reason.encode()) <= 123) == (MISMATCH, True)
@@ -257,7 +257,7 @@ def test_every_kind_of_message_comes_back_as_it_was(tmp_path: Path, deflate: boo
 def test_close_codes_are_kept(tmp_path: Path, code: int) -> None:
     """Whatever a server may send comes again, with its reason; 1005 is a close frame without a code, 1006 none: cut without a handshake."""
     reason = "" if code in (1005, 1006) else "told to"
-    frames = [Frame(1, client=False, data="a"), Frame(2, client=False, data=reason, close=code)]
+    frames = [WebSocketFrame(1, client=False, data="a"), WebSocketFrame(2, client=False, data=reason, close=code)]
     put(tmp_path / "x.db", frames, Ending.CUT if code == 1006 else Ending.COMPLETE)
     with Rig("replay", tmp_path / "x.db") as rig, Client(rig.port) as client:
         assert client.next() == "a"
@@ -269,7 +269,11 @@ def test_who_stays_longer_than_the_recording_is_not_cut(tmp_path: Path) -> None:
     """A socket that its client left stays open until this client leaves; one message more is a miss."""
     put(
         tmp_path / "x.db",
-        [Frame(1, client=True, data="a"), Frame(2, client=False, data="b"), Frame(3, client=True, close=1006)],
+        [
+            WebSocketFrame(1, client=True, data="a"),
+            WebSocketFrame(2, client=False, data="b"),
+            WebSocketFrame(3, client=True, close=1006),
+        ],
     )
     with Rig("replay", tmp_path / "x.db") as rig, Client(rig.port) as client:
         assert client.say("a").next() == "b"
@@ -416,7 +420,7 @@ def test_a_failure_of_ours_closes_with_1011(store: Path) -> None:
 
 def test_a_damaged_recording_is_an_error_and_no_miss(tmp_path: Path) -> None:
     """500 before anything was accepted; nothing is guessed."""
-    put(tmp_path / "x.db", [Frame(1, client=True, data="a")], body=b'{"t": 1, "from": "nobody"}\n')
+    put(tmp_path / "x.db", [WebSocketFrame(1, client=True, data="a")], body=b'{"t": 1, "from": "nobody"}\n')
     with Rig("replay", tmp_path / "x.db") as rig:
         with Client(rig.port) as client:
             assert client.status == 500
@@ -439,7 +443,7 @@ def test_the_subprotocol_that_was_chosen_is_chosen_again(tmp_path: Path) -> None
 def test_an_interaction_put_in_by_hand_is_played(tmp_path: Path) -> None:
     """The body alone counts, however it is cut into chunks: a cassette may be edited."""
     body = b'{"t":1,"from":"client","text":"{\\"type\\":\\"say\\"}"}\n\n{"t":2,"from":"server","text":"hi"}'
-    put(tmp_path / "x.db", [Frame(1, client=True, data="a")], body=body)
+    put(tmp_path / "x.db", [WebSocketFrame(1, client=True, data="a")], body=body)
     with Rig("replay", tmp_path / "x.db") as rig, Client(rig.port) as client:
         assert client.say({"type": "say"}).next() == "hi"
 

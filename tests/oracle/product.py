@@ -28,7 +28,7 @@ from llmproxy.suite.checks.row_checks import (
 from llmproxy.suite.checks.row_selection import RowCheckContext
 from llmproxy.suite.checks.tools import check_expected_tool_calls, check_tool_sequence, check_total_tool_calls
 from llmproxy.suite.matchers.variable_references import CaseVariables
-from llmproxy.suite.schema.assertions import Created, MessageProcessing, ToolExpect, Usage, Verify
+from llmproxy.suite.schema.assertions import CreatedRowsAssertion, MessageProcessing, ToolExpect, Usage, Verify
 from llmproxy.suite.schema.suite import ChatStep
 from llmproxy.suite.stores import StoreAdapter, build_suite_store
 from llmproxy.suite.stores.http import HttpEntityStore, parse_entity_http_endpoints
@@ -159,7 +159,7 @@ class Books:
         before = take_row_snapshot_before_step(entities, ["tasks"])
         happens[0]()
         self.later = deque(happens[1:])
-        return worst(check_created_rows(entities, before, [Created.model_validate(said)]))
+        return worst(check_created_rows(entities, before, [CreatedRowsAssertion.model_validate(said)]))
 
     def verify(self, said: dict[str, Any]) -> Status:
         """Return what a suite makes of an assertion about the rows that are there."""

@@ -10,10 +10,10 @@ import pytest
 from llmproxy.core.changes.segment_change import (
     CarriedAnswerAttempt,
     CarriedAnswerRefusal,
-    Change,
     ChangeCause,
     ChangeSource,
     RefusalReason,
+    SegmentChange,
     diff_hunks,
     digest_texts,
 )
@@ -23,14 +23,14 @@ from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.report.request_change_summary import ChangedRequestsReport, group_request_changes
 
 
-def change(before: str | None = "Be brief.", after: str | None = "Be brief and kind.", **more: object) -> Change:
+def change(before: str | None = "Be brief.", after: str | None = "Be brief and kind.", **more: object) -> SegmentChange:
     digests = ["" if text is None else digest_texts([text]) for text in (before, after)]
-    made = Change("system", "system prompt", before, after, digests[0], digests[1], diff_hunks(before, after))
+    made = SegmentChange("system", "system prompt", before, after, digests[0], digests[1], diff_hunks(before, after))
     return made._replace(**more)  # type: ignore[arg-type]
 
 
 def call(
-    recording: int | None, *changes: Change, cost: float | None = 0.01, why: RefusalReason | None = None
+    recording: int | None, *changes: SegmentChange, cost: float | None = 0.01, why: RefusalReason | None = None
 ) -> CarriedAnswerAttempt:
     """Return a call that was carried under these changes, or refused."""
     refusal = None if why is None else CarriedAnswerRefusal(why, "message 1 (user)")

@@ -11,7 +11,7 @@ from typing import Any
 from llmproxy import scenario
 from llmproxy.report.events import Event, Finished
 from llmproxy.scenario.running.executor import ScenarioExecutor
-from llmproxy.scenario.values.run_ids_and_options import RunOptions
+from llmproxy.scenario.values.run_ids_and_options import ScenarioRunOptions
 
 __all__ = ["Agent", "Ear", "Judge", "Person", "User", "after", "executor", "finished", "play", "roles", "said"]
 
@@ -76,12 +76,12 @@ def after(do: Callable[[Any], object], value: Any, says: str = "x") -> str:
 
 
 def executor(*agents: Any, script: Any = None, ear: Ear | None = None, **given: Any) -> ScenarioExecutor:
-    names = RunOptions.__dataclass_fields__
+    names = ScenarioRunOptions.__dataclass_fields__
     options = {name: given.pop(name) for name in tuple(given) if name in names}
     if ear:
         options["handlers"] = (ear,)
     named: dict[str, Any] = {"name": "n", "description": "d", "verbose": False} | given
-    return ScenarioExecutor(agents=agents, script=script, options=RunOptions(**options), **named)
+    return ScenarioExecutor(agents=agents, script=script, options=ScenarioRunOptions(**options), **named)
 
 
 def play(*agents: Any, **given: Any) -> scenario.ScenarioResult:

@@ -11,11 +11,11 @@ from llmproxy.suite.reading.load import LoadedSuites
 from llmproxy.suite.reading.scenario_step_checks import ScenarioVariableChecker
 from llmproxy.suite.schema.assertions import (
     Count,
-    Created,
+    CreatedRowsAssertion,
     Fields,
     MessageProcessing,
     Response,
-    SetupItem,
+    SetupRow,
     ToolExpect,
     Usage,
 )
@@ -27,8 +27,8 @@ _WITHIN = {"tools", "totalToolCalls", "created", "response", "usage", "messagePr
 """Kinds that are a key of a chat step."""
 _TYPES: dict[str, Any] = {
     "suite": Suite, "scenario": Scenario, "steps": Annotated[tuple[Step, ...], Field(min_length=1)],
-    "setup": tuple[SetupItem, ...], "step": Step, "tools": Annotated[dict[str, ToolExpect], Field(min_length=1)],
-    "totalToolCalls": Count, "created": tuple[Created, ...], "fields": Fields, "response": Response,
+    "setup": tuple[SetupRow, ...], "step": Step, "tools": Annotated[dict[str, ToolExpect], Field(min_length=1)],
+    "totalToolCalls": Count, "created": tuple[CreatedRowsAssertion, ...], "fields": Fields, "response": Response,
     "usage": Usage, "messageProcessing": MessageProcessing,
 }  # fmt: skip
 KINDS = tuple(_TYPES)

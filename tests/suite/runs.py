@@ -10,7 +10,7 @@ from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.row_checks import check_created_rows
 from llmproxy.suite.checks.row_selection import CaseStoreCleaner, RowCheckContext
 from llmproxy.suite.matchers.variable_references import CaseVariables
-from llmproxy.suite.schema.assertions import Created
+from llmproxy.suite.schema.assertions import CreatedRowsAssertion
 from llmproxy.suite.stores import MemoryEntityStore, Row, StoreLost
 from llmproxy.suite.stores.protocol import DeclaredEntityColumns
 
@@ -71,7 +71,7 @@ def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: S
 
 def created(look: RowCheckContext, before: Any, **wanted: Any) -> list[str]:
     """Check one item of `created`, of tasks."""
-    return lines(check_created_rows(look, before, [Created(entity="tasks", **wanted)]))
+    return lines(check_created_rows(look, before, [CreatedRowsAssertion(entity="tasks", **wanted)]))
 
 
 def lines(assertions: Sequence[Assertion]) -> list[str]:

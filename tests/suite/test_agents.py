@@ -23,7 +23,7 @@ from llmproxy.suite.checks.row_checks import (
 )
 from llmproxy.suite.checks.row_selection import CaseStoreCleaner, RowCheckContext
 from llmproxy.suite.matchers.variable_references import CaseVariables
-from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
+from llmproxy.suite.schema.assertions import CreatedRowsAssertion, Verify, WaitForRows
 from llmproxy.suite.stores import ColumnType, StoreAdapter, build_suite_store
 from tests.provider import Provider
 from tests.suite.dialogues import FIXTURES, TasksAgent, agent, command, database, dialogue, store_of
@@ -72,17 +72,17 @@ def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], 
         entities.insert_row("tasks", {"title": "Parent"}, "parent")
         before = take_row_snapshot_before_step(entities, ["tasks", "reminders"])
         said = [running.chat("Create a subtask for Parent", conversation="a")]
-        sub = Created(entity="tasks", fields={"parentId": {"ref": "$parent.id"}})
+        sub = CreatedRowsAssertion(entity="tasks", fields={"parentId": {"ref": "$parent.id"}})
         wrong = bad(check_created_rows(entities, before, [sub]))
         said.append(running.chat("Create a task called 'Review PR'", conversation="b"))
-        review = Created(entity="tasks", **{"as": "new"}, fields={"title": "Review PR"})
+        review = CreatedRowsAssertion(entity="tasks", **{"as": "new"}, fields={"title": "Review PR"})
         wrong += bad(check_created_rows(entities, before, [review]))
         said.append(running.chat("Mark 'Review PR' as complete", conversation="b"))
         done = Verify(entity="tasks", id="$new", fields={"status": "completed"})
         wrong += bad(run_verify_step_row_checks(entities, "verify", done))
         said.append(running.chat("Remind me to call mum"))
         mum: dict[str, Any] = {"filters": {"text": {"contains": "mum"}}, "until": {"status": "delivered"}}
-        wait = WaitFor(entity="reminders", timeout=9000, pollInterval=20, **mum)
+        wait = WaitForRows(entity="reminders", timeout=9000, pollInterval=20, **mum)
         wrong += bad(wait_until_rows_match(entities, "wait", wait))
         made = store.list("tasks")
         assert [row["createdAt"] for row in made if row["title"] == "Sub"] == [SEEDED["LLMPROXY_NOW"]]
@@ -145,7 +145,9 @@ def test_a_broken_agent_is_found(language: str, name: str, tmp_path: Path) -> No
         before = take_row_snapshot_before_step(entities, ["tasks"])
         running.chat("Create a task called 'Review PR'")
         fields = {"title": "Review PR", "status": "todo"}
-        wrong = bad(check_created_rows(entities, before, [Created(entity="tasks", **{"as": "new"}, fields=fields)]))
+        wrong = bad(
+            check_created_rows(entities, before, [CreatedRowsAssertion(entity="tasks", **{"as": "new"}, fields=fields)])
+        )
         if name == "wrong-title":
             assert any("created[0].fields.title" in each and "Untitled" in each for each in wrong), wrong
         else:

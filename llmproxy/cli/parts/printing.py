@@ -160,10 +160,10 @@ _MINUTE = 60
 _OFTEN = 0.25
 
 
-class ProgressLine:
+class LongTaskProgressLine:
     """Shows the current work, its progress and duration; nothing in a pipe.
 
-    with ProgressLine("verifying llmproxy.db", "interaction") as working:
+    with LongTaskProgressLine("verifying llmproxy.db", "interaction") as working:
         for row in working.iterate(rows): ...
     """
 

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from llmproxy import calls_and_totals
 from llmproxy.advice import SuggestedCommandTemplate, format_llmproxy_command, quote_word
 from llmproxy.amount_formatting import name_some
-from llmproxy.calls_and_totals import Totals, describe_served_failures, find_strict_violations, format_exit_code_reason
+from llmproxy.calls_and_totals import (
+    Totals,
+    describe_replayed_failures,
+    find_strict_violations,
+    format_exit_code_reason,
+)
 from llmproxy.cli.parts.options import suggest_cassette_file_replay
 from llmproxy.cli.parts.printing import to_safe_line, write_stderr_lines
 from llmproxy.cli.parts.store_arguments import learn_fields_from_recorded_runs, open_given_store
@@ -147,13 +152,13 @@ class RunFinisher:
         which = "sessions of the command's own" if elsewhere else f"{report.mode}, cassette {report.cassette}"
         write_stderr_lines(f"llmproxy: {self.summary_line}  ({which}{where})")
         if report.carried:
-            from llmproxy.report.request_change_summary import describe_accepted_changes
+            from llmproxy.report.request_change_summary import describe_acceptance_dates
 
-            told = describe_accepted_changes(settings.store, report.carried_names)
+            told = describe_acceptance_dates(settings.store, report.carried_names)
             write_stderr_lines(*(f"  carried: {text}" for text in told))
         write_stderr_lines(*list_shortened_misses_with_counts(self.misses, prefix="  miss: "))
         write_stderr_lines(*list_shortened_misses_with_counts(self.refused, prefix="  refused: "))
-        if failures := describe_served_failures(counted):
+        if failures := describe_replayed_failures(counted):
             write_stderr_lines(f"  {failures}")
         write_stderr_lines(*(f"  {text}" for text in (report.faults or {}).get("idle", ())))
         if self.misses:

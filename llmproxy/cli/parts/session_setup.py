@@ -10,7 +10,13 @@ from typing import Any
 
 from llmproxy.cli.parts.options import CliRunArguments
 from llmproxy.cli.parts.printing import to_safe_line
-from llmproxy.client.child_env import EnvironmentPlan, find_env_upstreams, list_env_ca_bundles, make_ca_files, plan_env
+from llmproxy.client.child_env import (
+    EnvironmentPlan,
+    find_env_upstreams,
+    list_env_ca_bundles,
+    plan_env,
+    write_ca_bundle_files,
+)
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import SessionReport
@@ -102,7 +108,7 @@ def plan_environment(
     interception = None
     if asked.options.intercept:
         ca, others = proxy.control.health().ca, list_env_ca_bundles(env)
-        interception = make_ca_files(proxy.url, ca, others, folder / "bundle.pem")
+        interception = write_ca_bundle_files(proxy.url, ca, others, folder / "bundle.pem")
     return plan_env(
         proxy.url,
         opened.name,

@@ -14,7 +14,7 @@ import typer
 from llmproxy import sqlite_file
 from llmproxy.advice import format_llmproxy_command
 from llmproxy.cli.parts.options import format_record_command, load_settings, suggest_cassette_file_replay
-from llmproxy.cli.parts.printing import ProgressLine, to_safe_line
+from llmproxy.cli.parts.printing import LongTaskProgressLine, to_safe_line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteBusy, CassetteNotFound, RefusedError, SettingsError, remove_program_prefix
 from llmproxy.parsers import parse_path_setting_refusing_urls, read_name
@@ -146,12 +146,12 @@ def is_interaction_id(typed: str) -> bool:
 
 def find_cassette(store: StoreReader, typed: str) -> CassetteAndSampleNumber:
     """Return the cassette of a name, without ``~N`` all samples. Raises CassetteNotFound with similar names."""
-    from llmproxy.core.sessions.session import split_sample_name
+    from llmproxy.core.sessions.session import split_cassette_and_sample
 
     if store.cassettes(typed):
         return CassetteAndSampleNumber(typed, None)
     known = {(info.name, info.sample) for info in store.cassettes()}
-    name, sample = split_sample_name(typed)
+    name, sample = split_cassette_and_sample(typed)
     if (name, sample) in known:
         return CassetteAndSampleNumber(name, sample)
     raise build_unknown_cassette_error(store, typed)
@@ -169,7 +169,7 @@ def build_unknown_cassette_error(store: StoreReader, typed: str) -> CassetteNotF
     )
 
 
-def suggest_cassette_option(store: StoreReader, typed: str, command: str) -> str:
+def suggest_option_for_numeric_name(store: StoreReader, typed: str, command: str) -> str:
     """Return how to name a cassette whose name is a number, after `command`, if there is one: a number is an id."""
     shown = f"The cassette {typed}: {format_llmproxy_command(f'{command} --cassette {typed}', store.path)}"
     return shown if store.has_recordings(typed, 1) else ""
@@ -185,10 +185,10 @@ def parse_interaction_id(typed: str, wanted: str) -> int:
 
 def validate_cassette_name(name: str) -> str:
     """Return a valid name for a new cassette. Raises SettingsError."""
-    from llmproxy.core.sessions.session import split_sample_name
+    from llmproxy.core.sessions.session import split_cassette_and_sample
 
     try:
-        cassette, _ = split_sample_name(str(read_name(name)))
+        cassette, _ = split_cassette_and_sample(str(read_name(name)))
     except RefusedError as error:
         raise SettingsError(remove_program_prefix(error.message)) from error
     except ValueError as error:
@@ -223,7 +223,7 @@ def learn_fields_from_recorded_runs(loaded: Loaded) -> VolatileFieldLearningRunR
 
     settings = loaded.settings
     rules = Rules.from_settings(settings.normalize)
-    with open_given_store(settings.store) as store, ProgressLine(f"comparing the runs of {settings.cassette}"):
+    with open_given_store(settings.store) as store, LongTaskProgressLine(f"comparing the runs of {settings.cassette}"):
         find_cassette(store, settings.cassette)
         return VolatileFieldLearningRunResult(
             learn_fields_from_cassette(store, settings.cassette, rules, settings.upstream)

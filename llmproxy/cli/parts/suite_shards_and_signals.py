@@ -17,7 +17,14 @@ import typer
 from llmproxy.amount_formatting import format_count
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.report import sharding
-from llmproxy.report.events import Completed, Event, Handler, NoopCloseEventHandler, RedactingEventHandler, Selected
+from llmproxy.report.events import (
+    Completed,
+    Event,
+    EventHandler,
+    NoopCloseEventHandler,
+    RedactingEventHandler,
+    Selected,
+)
 from llmproxy.report.proxy_console import wants_colour
 from llmproxy.report.run_console import SuiteConsole
 
@@ -54,7 +61,7 @@ def select_shard_cases(
     return SelectedShardCases(mine, title, told)
 
 
-def emit_empty_shard(part: SelectedShardCases, handlers: Sequence[Handler], mode: str, at: float) -> str:
+def emit_empty_shard(part: SelectedShardCases, handlers: Sequence[EventHandler], mode: str, at: float) -> str:
     """Emit that a shard had nothing to run, which is no failure, and return it as text."""
     for handler in handlers:
         handler.handle(Selected(title=part.title, scenarios=0, runs=0, mode=mode, at=at, shard=part.told))
@@ -130,7 +137,7 @@ class AbortedTestRunEndEmitter(NoopCloseEventHandler):
     def handle(self, event: Event) -> None:
         self._told = self._told or isinstance(event, Completed)
 
-    def emit_test_end_with_error(self, reports: Sequence[Handler], error: BaseException) -> None:
+    def emit_test_end_with_error(self, reports: Sequence[EventHandler], error: BaseException) -> None:
         code = error.exit_code if isinstance(error, LLMProxyError) else Exit.INTERRUPTED
         note = str(error) if isinstance(error, LLMProxyError) else "interrupted"
         for report in () if self._told else reports:
@@ -141,7 +148,7 @@ def print_warning(text: str) -> None:
     typer.echo(f"llmproxy: {text}", err=True)
 
 
-def make_suite_console_handler(*, verbose: bool) -> Handler:
+def make_suite_console_handler(*, verbose: bool) -> EventHandler:
     def write(text: str) -> None:
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

@@ -22,7 +22,7 @@ from datetime import date
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
-from llmproxy.core.changes.segment_change import Change, ChangeCause, ChangeSource, diff_hunks, digest_texts
+from llmproxy.core.changes.segment_change import ChangeCause, ChangeSource, SegmentChange, diff_hunks, digest_texts
 from llmproxy.core.providers.provider_table import ClientProgram
 from llmproxy.core.traffic.interaction import Key
 
@@ -52,9 +52,9 @@ GONE = "gone"
 """Kind of change: the run no longer makes a recorded call."""
 
 
-def build_change_for_removed_call(what: str, key: Key, origin: ChangeCause) -> Change:
+def build_change_for_removed_call(what: str, key: Key, origin: ChangeCause) -> SegmentChange:
     """Return the change that a recorded call is gone; `what` describes the call for people."""
-    return Change(
+    return SegmentChange(
         GONE, f"call {what}", what, None, digest_key_of_call_not_made(key), "", diff_hunks(what, None), origin
     )
 
@@ -83,7 +83,7 @@ class AcceptedChange(NamedTuple):
     """The last day on which it applies."""
     when: ClientVersionCondition | None = None
 
-    def covers_change(self, change: Change, client: ClientProgram | None) -> bool:
+    def covers_change(self, change: SegmentChange, client: ClientProgram | None) -> bool:
         return (
             change.name == self.name
             and change.segment == self.segment
@@ -145,7 +145,11 @@ def _parse_version_condition(value: Mapping[str, Any]) -> ClientVersionCondition
 
 
 def build_accepted_changes(
-    changes: Iterable[Change], day: date, *, until: date | None = None, when: ClientVersionCondition | None = None
+    changes: Iterable[SegmentChange],
+    day: date,
+    *,
+    until: date | None = None,
+    when: ClientVersionCondition | None = None,
 ) -> list[AcceptedChange]:
     return merge_accepted_change_lists(
         AcceptedChange(each.name, each.segment, _shorten_difference(each), frozenset([each.digests]), day, until, when)
@@ -153,7 +157,7 @@ def build_accepted_changes(
     )
 
 
-def _shorten_difference(change: Change) -> str:
+def _shorten_difference(change: SegmentChange) -> str:
     """Return the difference for a file; for a client's own change only its beginning."""
     lines = change.difference_text.split("\n")
     if change.origin.source is not ChangeSource.CLIENT or len(lines) <= _CLIENTS_LINES:

@@ -29,17 +29,17 @@ from llmproxy.core.changes.request_parsing import (
     extends_recorded_arguments,
     extract_text_only_content,
     get_client_prompt_boilerplate,
-    parse_history_tool_call,
+    parse_tool_call_in_request,
     remove_tool_call_ids,
     to_text,
 )
 from llmproxy.core.changes.segment_change import (
     CarriedAnswerRefusal,
-    Change,
     ChangeCause,
     ChangeSource,
     Hunk,
     RefusalReason,
+    SegmentChange,
     diff_hunks,
     digest_texts,
     iterate_sequence_edits,
@@ -73,7 +73,7 @@ def diff_requests(
     placed: RecordingWithParsedRequest, now: RequestInSegments, client: ClientProgram | None, *,
     recorded: Mapping[str, AbstractSet[str]], present: Mapping[str, AbstractSet[str]], output: int | None = None,
     read_volatile: ReadVolatile | None = None,
-) -> list[Change] | CarriedAnswerRefusal:  # fmt: skip
+) -> list[SegmentChange] | CarriedAnswerRefusal:  # fmt: skip
     """Return the changes between a recording and a request at its place, in the order in which people edit them.
 
     `recorded` and `present` are each tool's results in the recordings and in this run. `output`: tokens of the recorded
@@ -107,7 +107,7 @@ class _RequestDiff:
     """The client's frames, if another version of the client sent the present request."""
     read_volatile: ReadVolatile | None
 
-    def iter_changes(self) -> Iterator[Change]:
+    def iter_changes(self) -> Iterator[SegmentChange]:
         was, now = self.placed.request.canonical, self.now.canonical
         if (was.variant, was.model) != (now.variant, now.model):
             raise CarryRefused(
@@ -126,7 +126,7 @@ class _RequestDiff:
         yield from self._compare_headers_or_query("header", was.headers, now.headers)
         yield from self._compare_headers_or_query("query", was.query, now.query)
 
-    def _compare_system_texts(self) -> Iterator[Change]:
+    def _compare_system_texts(self) -> Iterator[SegmentChange]:
         old, new = ([dump(each.value) for each in side.systems] for side in (self.placed.request, self.now))
         for i, j, at, to in iterate_sequence_edits(old, new):
             for n in range(max(j - i, to - at)):
@@ -134,13 +134,13 @@ class _RequestDiff:
                 after = self.now.systems[at + n] if at + n < to else None
                 yield self._build_system_change(before, after)
 
-    def _build_system_change(self, before: Segment | None, after: Segment | None) -> Change:
+    def _build_system_change(self, before: Segment | None, after: Segment | None) -> SegmentChange:
         change = self._build_change(Kind.SYSTEM, before, after, "system prompt")
         if _touches_varying_lines(change, self.placed.data):
             raise CarryRefused(RefusalReason.DATA, f"{change}: other recordings say something else there")
         return change
 
-    def _compare_segment_pair(self, slot: Slot, old: Segment | None, new: Segment | None) -> Iterator[Change]:
+    def _compare_segment_pair(self, slot: Slot, old: Segment | None, new: Segment | None) -> Iterator[SegmentChange]:
         segment = old or new
         if segment is None:
             return
@@ -180,24 +180,26 @@ class _RequestDiff:
     ) -> CarryRefused:
         return CarryRefused(why, f"{name}: {_format_first_hunk(self._build_change(kind, old, new, name))}{more}")
 
-    def build_segment_order_change(self) -> Change:
+    def build_segment_order_change(self) -> SegmentChange:
         """Return the change of requests whose segments are all equal: in order, or in the division into messages."""
         was, now = ("\n".join(each.path for each in side.slots.values()) for side in (self.placed.request, self.now))
         before, after = (digest_texts([side.canonical.body.hex()]) for side in (self.placed.request, self.now))
         hunks = (Hunk(1, ("one order",), ("another order",)),)
         name = "order and division of the request"
-        return Change("order", name, was, now, before, after, hunks, self._build_origin(ChangeSource.CLIENT))
+        return SegmentChange("order", name, was, now, before, after, hunks, self._build_origin(ChangeSource.CLIENT))
 
-    def _compare_call(self, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
+    def _compare_call(self, name: str, old: Segment | None, new: Segment | None) -> Iterator[SegmentChange]:
         if old is None or new is None:
             raise CarryRefused(RefusalReason.HISTORY, f"{name} is {'new' if old is None else 'gone'}")
-        was, now = parse_history_tool_call(old.value), parse_history_tool_call(new.value)
+        was, now = parse_tool_call_in_request(old.value), parse_tool_call_in_request(new.value)
         if was != now and (was.name != now.name or not extends_recorded_arguments(now.arguments, was.arguments)):
             raise self._build_refusal(RefusalReason.HISTORY, Kind.CALL, old, new, name)
         if was != now or dump(remove_tool_call_ids(old.value)) != dump(remove_tool_call_ids(new.value)):
             yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", ChangeSource.CLIENT)
 
-    def _compare_result(self, slot: Slot, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
+    def _compare_result(
+        self, slot: Slot, name: str, old: Segment | None, new: Segment | None
+    ) -> Iterator[SegmentChange]:
         if old is None or new is None:
             raise CarryRefused(RefusalReason.RESULT, f"{name} is {'new' if old is None else 'gone'}")
         if dump(remove_tool_call_ids(old.value)) == dump(remove_tool_call_ids(new.value)):
@@ -211,7 +213,7 @@ class _RequestDiff:
             raise CarryRefused(RefusalReason.RESULT, f"{name}: it is of another kind now")
         if self.read_volatile is not None and flags[0] == flags[1]:
             call = self.placed.request.slots.get((Kind.CALL, slot[2], 0))  # only if its id is that of a known answer
-            asked = None if call is None else parse_history_tool_call(call.value).arguments
+            asked = None if call is None else parse_tool_call_in_request(call.value).arguments
             (old_rest, values), (new_rest, _) = (self.read_volatile(tool, asked, text) for text in (before, after))
             answer = self.placed.recorded.answer
             text = "" if answer is None else f"{answer.text} {[call.arguments for call in answer.tool_calls]}"
@@ -225,7 +227,7 @@ class _RequestDiff:
             raise CarryRefused(RefusalReason.RESULT, f"{name}: it had succeeded, and failed now")
         yield self._build_change(Kind.RESULT, old, new, f"result of {tool}")._replace(hunks=hunks, turned=turned)
 
-    def _compare_frames(self, frames: ClientPromptBoilerplate) -> Iterator[Change]:
+    def _compare_frames(self, frames: ClientPromptBoilerplate) -> Iterator[SegmentChange]:
         """Compare system text and the client's text in user messages together, since versions place them differently.
 
         The client's own lines are one change. Text between them is the project's or a tool's: it may change like any
@@ -242,7 +244,7 @@ class _RequestDiff:
             before, after = (None if text is None else Segment(Kind.SYSTEM, "", "", text) for text in texts)
             yield self._build_system_change(before, after)
 
-    def _compare_message_members(self) -> Iterator[Change]:
+    def _compare_message_members(self) -> Iterator[SegmentChange]:
         both = (self.placed.request, self.now)
         own = frozenset[str]() if all(each.systems for each in both) else _SYSTEM_ROLES  # a change of its own
         for slot in {**self.placed.request.members, **self.now.members}:
@@ -257,7 +259,7 @@ class _RequestDiff:
 
     def _compare_headers_or_query(
         self, kind: str, was: tuple[tuple[str, str], ...], now: tuple[tuple[str, str], ...]
-    ) -> Iterator[Change]:
+    ) -> Iterator[SegmentChange]:
         for name in dict.fromkeys(name for name, _ in (*was, *now)):
             sides = [sorted(value for each, value in pairs if each == name) for pairs in (was, now)]
             if sides[0] == sides[1]:
@@ -268,14 +270,14 @@ class _RequestDiff:
                 kind, f"{kind} {name}", *(", ".join(side) if side else None for side in sides)
             )
 
-    def _build_client_change(self, kind: str, name: str, before: str | None, after: str | None) -> Change:
+    def _build_client_change(self, kind: str, name: str, before: str | None, after: str | None) -> SegmentChange:
         digests = ["" if text is None else digest_texts([text]) for text in (before, after)]
         origin = self._build_origin(ChangeSource.CLIENT)
-        return Change(kind, name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
+        return SegmentChange(kind, name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
 
     def _build_change(
         self, kind: str, old: Segment | None, new: Segment | None, name: str, source: ChangeSource | None = None
-    ) -> Change:
+    ) -> SegmentChange:
         before, after = (None if each is None else to_text(each.value) for each in (old, new))
         digests = ["" if each is None else digest_texts([dump(each.value).hex()]) for each in (old, new)]
         tool = next((each.own for each in (old, new) if each is not None), "")
@@ -283,7 +285,7 @@ class _RequestDiff:
             is_of_server = kind == Kind.TOOL and tool.startswith(_PROJECTS)
             source = ChangeSource.TOOL_SERVER if is_of_server else ChangeSource.PROMPT
         origin = self._build_origin(source, tool.split("__")[1] if source is ChangeSource.TOOL_SERVER else "")
-        made = Change(str(kind), name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
+        made = SegmentChange(str(kind), name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
         if kind != Kind.TOOL or old is None or new is None:
             return made
         place, is_place_enough = describe_first_change_within_tool(old, new)
@@ -310,7 +312,7 @@ class _ClientFramedText(NamedTuple):
         return cls([*own], others, {text for split in words for text in (*split.others, *split.values)})
 
 
-def _touches_varying_lines(change: Change, data: AbstractSet[str]) -> bool:
+def _touches_varying_lines(change: SegmentChange, data: AbstractSet[str]) -> bool:
     """Return whether a change is at lines of system text that differ from call to call."""
     lines, after = ((text or "").split("\n") for text in (change.before, change.after))
     edits = iterate_sequence_edits(lines, after) if data else ()
@@ -324,7 +326,7 @@ def _pop_failure_flags(rest: dict[str, Any]) -> bool:
     return any([rest.pop("is_error", None) is True, status == "error", *failed])
 
 
-def _format_first_hunk(change: Change) -> str:
+def _format_first_hunk(change: SegmentChange) -> str:
     hunk = change.hunks[0] if change.hunks else Hunk(1, (), ())
     old, new = ((" ".join(lines))[:_SHOWN] for lines in (hunk.before, hunk.after))
     return f"{old!r} -> {new!r}" if change.before is not None and change.after is not None else str(change)

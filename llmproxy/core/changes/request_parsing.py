@@ -256,7 +256,7 @@ def remove_tool_call_ids(value: object) -> object:
     return {name: remove_tool_call_ids(each) if name in _NESTED else each for name, each in kept.items()} or value
 
 
-def parse_history_tool_call(value: object, call_id: str = "") -> HistoryToolCall:
+def parse_tool_call_in_request(value: object, call_id: str = "") -> HistoryToolCall:
     tree = as_dict(value)
     if (block := read_tool_call_block(tree)) is not None:
         name, arguments = block[1], block[2]
@@ -329,7 +329,7 @@ class _ConversationReader:
         if not entries:
             return
         said = [each for entry in entries for each in entry if each.kind is Kind.CALL]
-        calls = [parse_history_tool_call(each.value, self._ids.pop(0) if self._ids else "") for each in said]
+        calls = [parse_tool_call_in_request(each.value, self._ids.pop(0) if self._ids else "") for each in said]
         told, proven = self._identify_answers(entries, calls)
         if not (proven and told == self._made.chain[-1:]):  # a client may send one answer's calls one by one
             self._made.chain += told

@@ -43,7 +43,7 @@ class Hunk(NamedTuple):
     after: tuple[str, ...]
 
 
-class Change(NamedTuple):
+class SegmentChange(NamedTuple):
     kind: str
     """`dialects.conversation.Kind`, or ``header`` or ``query``."""
     segment: str
@@ -188,7 +188,7 @@ class CarriedAnswerAttempt(NamedTuple):
     operation: str
     recording: int | None = None
     """Row of the recording at its place, whether it was served or not."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[SegmentChange, ...] = ()
     """Changes under which its answer was served; if refused, those found before the refusal."""
     refusal: CarriedAnswerRefusal | None = None
     """None: the answer was carried."""
@@ -211,6 +211,6 @@ class CarriedAnswerAttempt(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        said, changes = value["refusal"], tuple(map(Change.from_json, value["changes"]))
+        said, changes = value["refusal"], tuple(map(SegmentChange.from_json, value["changes"]))
         refusal = None if said is None else CarriedAnswerRefusal(RefusalReason(said["why"]), said["text"])
         return cls(**{**value, "changes": changes, "refusal": refusal, "pending": tuple(value["pending"])})

@@ -13,7 +13,7 @@ from llmproxy.core.faults.parsing import parse_session_faults, require_integer_f
 from llmproxy.core.faults.rules import Faults
 from llmproxy.core.forks.overrides import AnswerOverrides, parse_answer_overrides_from_json, parse_mocks
 from llmproxy.core.mixed_live_replay import LiveChannelSettings
-from llmproxy.core.sessions.session import split_sample_name
+from llmproxy.core.sessions.session import split_cassette_and_sample
 from llmproxy.errors import RefusedError
 from llmproxy.parsers import parse_channel_list, read_name_patterns, read_tool_policy, read_upstreams
 from llmproxy.protocol import VCR_MODES, BindingPolicy, Exhausted, Mode
@@ -86,7 +86,7 @@ def join_cassette_and_sample(name: str, sample: Json) -> str:
         return name
     if not isinstance(sample, int) or isinstance(sample, bool) or not 1 <= sample <= LAST_SAMPLE:
         raise BadControlRequest(f"llmproxy: sample is {format_value_for_error(sample)}; it can be 1 to {LAST_SAMPLE}.")
-    cassette, named = split_sample_name(name)
+    cassette, named = split_cassette_and_sample(name)
     if name != cassette and named != sample:
         raise BadControlRequest(
             f"llmproxy: the name {format_value_for_error(name)} says sample {named}, and `sample` says {sample}."
@@ -157,7 +157,7 @@ def parse_control_fork_or_mocks(overrides: Json, fork: Json, mocks: Json = None)
         raise BadControlRequest("llmproxy: fork.from and fork.as need fork.live.")
     if child is not None:
         child = require_url_encodable_name(child, "fork.as must be the name of a cassette")
-        if split_sample_name(child) != (child, 1):
+        if split_cassette_and_sample(child) != (child, 1):
             raise BadControlRequest(f"llmproxy: fork.as is {format_value_for_error(child)}; a fork is a first sample.")
     return ForkState(given=parse_answer_overrides_from_json(overrides), live=bool(live), at=at), child
 

@@ -28,7 +28,7 @@ from llmproxy.core.dialects.dialect_table import (
 from llmproxy.core.dialects.messages import (
     Message,
     ModelAnswerDraft,
-    add_blocks,
+    add_content_blocks_to_draft,
     as_dict,
     as_list,
     as_str,
@@ -57,7 +57,7 @@ def parse_answer_or_event_into_draft(draft: ModelAnswerDraft, value: dict[str, A
         if isinstance(delta.get("partial_json"), str):
             draft.add_call(value.get("index"), arguments=delta["partial_json"])
     elif kind == "message" or (kind is None and "content" in value):
-        add_blocks(draft, value.get("content"))
+        add_content_blocks_to_draft(draft, value.get("content"))
         for block in map(as_dict, as_list(value.get("content"))):
             _record_result_or_unknown(draft, block)
         draft.heard = True

@@ -21,7 +21,7 @@ from llmproxy.core.dialects.dialect_table import (
 from llmproxy.core.dialects.messages import (
     ModelAnswerDraft,
     ToolCallFormat,
-    add_blocks,
+    add_content_blocks_to_draft,
     as_dict,
     as_list,
     as_str,
@@ -47,7 +47,7 @@ def _add_converse(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
     """Add converse, whole or in events; Nova's own events under `invoke` are the same."""
     if message := as_dict(as_dict(value.get("output")).get("message")):
         draft.heard = True
-        add_blocks(draft, message.get("content"))
+        add_content_blocks_to_draft(draft, message.get("content"))
         for block in map(as_dict, as_list(message.get("content"))):
             _record_unknown_block(draft, block)
     start, delta = as_dict(value.get("contentBlockStart")), as_dict(value.get("contentBlockDelta"))

@@ -23,7 +23,7 @@ from llmproxy.core.dialects.dialect_table import (
 )
 from llmproxy.core.dialects.messages import (
     ModelAnswerDraft,
-    add_blocks,
+    add_content_blocks_to_draft,
     as_dict,
     as_list,
     as_str,
@@ -40,7 +40,7 @@ def _add_answer_or_event(draft: ModelAnswerDraft, value: dict[str, Any]) -> None
         generations = as_list(value.get("generations"))
         draft.add_text(value.get("text") if not generations else as_dict(generations[0]).get("text"))
         message = as_dict(value.get("message"))
-        add_blocks(draft, message.get("content"))
+        add_content_blocks_to_draft(draft, message.get("content"))
         collect_tool_calls_into_draft(draft, message.get("tool_calls") or value.get("tool_calls"), offset=True)
         draft.add_reasoning(message.get("tool_plan"))
         return

@@ -28,7 +28,7 @@ from llmproxy.core.dialects.messages import (
     Message,
     ModelAnswerDraft,
     ToolCallFormat,
-    add_blocks,
+    add_content_blocks_to_draft,
     as_dict,
     as_list,
     dump_tool_arguments,
@@ -62,7 +62,7 @@ def _add_candidates(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
         first = candidate.get("index", position) in (0, None)
         for part in as_list(as_dict(candidate.get("content")).get("parts")):
             if first:
-                add_blocks(draft, [part])
+                add_content_blocks_to_draft(draft, [part])
             _record_hosted_or_unknown_part(draft, as_dict(part), first=first)
 
 

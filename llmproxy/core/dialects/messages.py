@@ -312,7 +312,7 @@ def read_tool_result_block(block: dict[str, Any]) -> Message | None:
     return Message("tool", extract_content_text(content), tool_call_id=_as_id(call_id))
 
 
-def add_blocks(draft: ModelAnswerDraft, content: object) -> list[Message]:
+def add_content_blocks_to_draft(draft: ModelAnswerDraft, content: object) -> list[Message]:
     """Add content to a draft; return the tool results in it."""
     results: list[Message] = []
     texts: list[str] = []
@@ -378,10 +378,10 @@ def convert_conversation_entry(value: object, default: str = "user") -> list[Mes
     draft = ModelAnswerDraft(role=normalize_role(entry.get("role"), default))
     if any(alone) or is_thought_block(entry):
         draft.role = "assistant"
-        results = add_blocks(draft, [entry])
+        results = add_content_blocks_to_draft(draft, [entry])
     else:
         content = (entry[name] for name in ("content", "parts", "message", "text") if name in entry)
-        results = add_blocks(draft, next(content, None))
+        results = add_content_blocks_to_draft(draft, next(content, None))
     if not any(alone) and entry.get("type") != "thinking":
         draft.add_reasoning(entry.get("reasoning_content"))
         draft.add_reasoning(entry.get("thinking"))

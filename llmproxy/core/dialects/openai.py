@@ -21,7 +21,7 @@ from llmproxy.core.dialects.dialect_table import (
 from llmproxy.core.dialects.messages import (
     Message,
     ModelAnswerDraft,
-    add_blocks,
+    add_content_blocks_to_draft,
     as_dict,
     as_list,
     as_str,
@@ -47,7 +47,7 @@ def decode_chat_completion(draft: ModelAnswerDraft, value: dict[str, Any]) -> No
             continue
         draft.heard = draft.heard or bool(choice)
         content = said.get("content")
-        draft.add_text(content) if isinstance(content, str) else add_blocks(draft, content)
+        draft.add_text(content) if isinstance(content, str) else add_content_blocks_to_draft(draft, content)
         draft.add_text(said.get("refusal"))
         draft.add_text(choice.get("text"))
         draft.add_reasoning(said.get("reasoning_content", said.get("reasoning")))
@@ -166,7 +166,7 @@ def _add_response(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
         draft.text, draft.reasoning, draft.calls, draft.beside, draft.outputs = [], [], {}, {}, {}
         for number, item in enumerate(map(as_dict, output)):
             kept = [item] if read_tool_call_block(item) is not None or messages.is_thought_block(item) else None
-            add_blocks(draft, item.get("content") if item.get("type") == "message" else kept)
+            add_content_blocks_to_draft(draft, item.get("content") if item.get("type") == "message" else kept)
             _record_hosted_or_unknown_item(draft, item, number)
     elif kind in ("response.output_text.delta", "response.refusal.delta"):
         draft.add_text(value.get("delta"))

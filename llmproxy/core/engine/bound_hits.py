@@ -49,7 +49,7 @@ from llmproxy.core.misses.nearest_recording import (
     RecordedRequestRewriter,
     find_messages_member,
 )
-from llmproxy.core.sessions.call_interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
+from llmproxy.core.sessions.call_interceptor import Decided, MissReason, RecordingLookup, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.bodies import ByteLimitedCache
@@ -260,14 +260,14 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
         declared = [json.loads(text(dump_run_variables([one])))[0] for one in self.bound.declared.values()]
         return {"bind": str(self.bound.scope), "run_variables": declared}
 
-    def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
+    def on_lookup(self, call: Exchange, found: RecordingLookup) -> RecordingLookup:
         store = self._parts.state.stores.current
         if found.recordings or store is None or (other := self._find_fitting_recording(call, store, found)) is None:
             return found
         call.state.put(other)
         return found._replace(key=other.key, recordings=other.slots)
 
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
+    def on_decision(self, call: Exchange, found: RecordingLookup, decided: Decided) -> Decided:
         slot, store, other = decided.recording, self._parts.state.stores.current, call.state.get(BoundRecording)
         if slot is None or store is None:
             return decided
@@ -314,7 +314,7 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
     def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RecordedRequestRewriter:
         return _RecordingRestater(self.bound, self._requests, store, wanted)
 
-    def _find_fitting_recording(self, call: Exchange, store: Store, found: Lookup) -> BoundRecording | None:
+    def _find_fitting_recording(self, call: Exchange, store: Store, found: RecordingLookup) -> BoundRecording | None:
         """Return the recording that fits a request without its own. Otherwise `_UnboundReason` states why none does."""
         session, bound, compared = call.session, self.bound, _UnboundReason()
         if session.policy.plays is ReplayablePolicy.NOTHING or call.route.row.not_llm:
@@ -438,7 +438,7 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
         return response if isinstance(response, Mismatch) else BoundAnswer(response, found.fit)
 
     def _rewrite_exact_hit_answer(
-        self, call: Exchange, store: Store, slot: RecordingHead, found: Lookup
+        self, call: Exchange, store: Store, slot: RecordingHead, found: RecordingLookup
     ) -> BoundAnswer | Mismatch | None:
         """Return an exact hit's rewritten answer if it has a recorded folder or tool value that the request lacks."""
         bound = self.bound

@@ -37,7 +37,12 @@ from llmproxy.core.changes.recordings_by_position import (
 )
 from llmproxy.core.changes.request_diff import ReadVolatile, diff_requests
 from llmproxy.core.changes.request_parsing import RequestInSegments, list_history_call_ids
-from llmproxy.core.changes.segment_change import CarriedAnswerAttempt, CarriedAnswerRefusal, Change, RefusalReason
+from llmproxy.core.changes.segment_change import (
+    CarriedAnswerAttempt,
+    CarriedAnswerRefusal,
+    RefusalReason,
+    SegmentChange,
+)
 from llmproxy.core.dialects.conversation import parse_model_response_message
 from llmproxy.core.dialects.dialect_table import CHAT
 from llmproxy.core.dialects.messages import Message
@@ -50,7 +55,7 @@ from llmproxy.core.keys.server_state_in_keys import is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.provider_table import ClientProgram, parse_user_agent_client
-from llmproxy.core.sessions.call_interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
+from llmproxy.core.sessions.call_interceptor import Decided, MissReason, RecordingLookup, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import (
@@ -74,8 +79,8 @@ Thread = tuple[str, ...]
 
 class CarriedAnswerOutcome(NamedTuple):
     placed: RecordingWithParsedRequest | None
-    changes: tuple[Change, ...] = ()
-    pending: tuple[Change, ...] = ()
+    changes: tuple[SegmentChange, ...] = ()
+    pending: tuple[SegmentChange, ...] = ()
     """Changes that nobody accepted, or whose acceptance has expired; only in a session on trial."""
     refusal: CarriedAnswerRefusal | None = None
     bindings: Bindings | None = None
@@ -111,7 +116,7 @@ class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
         return {"trial": [each.to_json() for each in self._told]} if self._trial else {}
 
     @override
-    def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
+    def on_lookup(self, call: Exchange, found: RecordingLookup) -> RecordingLookup:
         store = self._parts.state.stores.current
         if found.recordings or store is None or call.route.row.not_llm:
             return found
@@ -132,7 +137,7 @@ class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
         return replace(context, not_carried=reason, on_trial=self._trial)
 
     @override
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
+    def on_decision(self, call: Exchange, found: RecordingLookup, decided: Decided) -> Decided:
         looked, store = call.state.get(CarriedAnswerOutcome), self._parts.state.stores.current
         if looked is None or looked.refusal is not None or decided.decision is not Decision.REPLAY:
             return decided
@@ -175,7 +180,7 @@ class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
         used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
         return CarriedAnswerAttempt(*place, id_, looked.changes, looked.refusal, pending, *used)
 
-    def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> CarriedAnswerOutcome:
+    def _find_carried_answer(self, call: Exchange, store: Store, found: RecordingLookup) -> CarriedAnswerOutcome:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
             why = f"a call of {call.operation or call.channel} is not part of a conversation"
             return _refuse(RefusalReason.NO_PLACE, why)
@@ -266,7 +271,9 @@ class CarriedAnswerInterceptor(SessionCallInterceptor[Exchange]):
                 return CarriedAnswerOutcome(each, tuple(changes), pending, bindings=bindings)
         return looked or _refuse(RefusalReason.NO_PLACE, "no recording has its place in the run")
 
-    def _check_accepted(self, changes: Sequence[Change], client: ClientProgram | None) -> CarriedAnswerRefusal | None:
+    def _check_accepted(
+        self, changes: Sequence[SegmentChange], client: ClientProgram | None
+    ) -> CarriedAnswerRefusal | None:
         today = datetime.fromtimestamp(self._parts.state.now(), UTC).date()
         for change in changes:
             covering = [each for each in self._accepted if each.covers_change(change, client)]
@@ -368,7 +375,7 @@ def _refuse(why: RefusalReason, text: str) -> CarriedAnswerOutcome:
     return CarriedAnswerOutcome(None, refusal=CarriedAnswerRefusal(why, text))
 
 
-def _list_distinct_names(changes: Sequence[Change]) -> tuple[str, ...]:
+def _list_distinct_names(changes: Sequence[SegmentChange]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.name for each in changes))
 
 

@@ -41,7 +41,7 @@ from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.routing import does_request_change_server_state
 from llmproxy.core.secrets.secret_kinds import SECRET_HEADER
-from llmproxy.core.sessions.call_interceptor import ClientEnds, Decided, Lookup, SessionCallInterceptor
+from llmproxy.core.sessions.call_interceptor import ClientEnds, Decided, RecordingLookup, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import PartyKey, Session
 from llmproxy.core.store.queries import list_recorded_call_times
@@ -372,7 +372,7 @@ class EndOrderInterceptor(SessionCallInterceptor[Exchange]):
         self._given.clear()
 
     @override
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
+    def on_decision(self, call: Exchange, found: RecordingLookup, decided: Decided) -> Decided:
         if (chosen := decided.recording) is None or chosen.status == SWITCHING:
             return decided
         dealt = chosen.id in self.order.dealt
@@ -464,7 +464,7 @@ class CoalesceInterceptor(SessionCallInterceptor[Exchange]):
         self._lock = Lock()
 
     @override
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
+    def on_decision(self, call: Exchange, found: RecordingLookup, decided: Decided) -> Decided:
         records = decided.decision is Decision.RECORD and call.method == "POST"
         if records and not does_request_change_server_state(call.route, "POST"):
             with self._lock:

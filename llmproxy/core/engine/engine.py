@@ -38,10 +38,10 @@ from llmproxy.core.engine.recording_replacement import (
 from llmproxy.core.engine.request_identification import KeyDeriver, RequestRouteResolver
 from llmproxy.core.engine.request_stages import AnswerSendingPlanner, MissExplainer, RequestDecider
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
+from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential_name
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange
 from llmproxy.core.sessions.journal import CallDecisionJournalWriter, ChangedAgentTrialResultWriter
-from llmproxy.core.sessions.session import Session, Sessions, SessionSettings, split_sample_name
+from llmproxy.core.sessions.session import Session, Sessions, SessionSettings, split_cassette_and_sample
 from llmproxy.core.store.queries import count_unused, list_key_digests_allowed_unused
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import Store
@@ -132,7 +132,7 @@ class Engine:
         session, policy = exchange.session, exchange.session.policy
         unseen = policy.writes and not policy.alone and not any(each.rewrites for each in session.interceptors)
         allowed = unseen and bool(exchange.route.upstream)
-        return allowed and find_placeholder_credential(exchange.request.headers, exchange.route.target) is None
+        return allowed and find_placeholder_credential_name(exchange.request.headers, exchange.route.target) is None
 
     def put_port_in_restart_command(self, port: int) -> None:
         """Add the port to the start command if any free one was chosen: clients of a restarted proxy know this one."""
@@ -142,7 +142,7 @@ class Engine:
             self.config = self._state.config = replace(self.config, again=replace(again, options=options))
 
     def wait_for_store_server(self) -> None:
-        """Wait until the store's server is available again; not on the event loop. Raises ServerLost."""
+        """Wait until the store's server is available again; not on the event loop. Raises CassetteServerLost."""
         if (store := self._state.stores.opened) is not None:
             store.wait_for_server()
 
@@ -198,5 +198,5 @@ class Engine:
     def list_recording_summaries(self, name: str | None, limit: int) -> list[StoredCallSummary]:
         if (store := self._state.stores.current) is None:
             return []
-        cassette, sample = split_sample_name(name) if name is not None else (None, None)
+        cassette, sample = split_cassette_and_sample(name) if name is not None else (None, None)
         return store.list_summaries(cassette, sample, limit=limit)

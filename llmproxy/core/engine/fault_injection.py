@@ -22,7 +22,7 @@ from llmproxy.core.engine.request_stages import decide_by_mode, list_replayable_
 from llmproxy.core.faults.kinds import MICROSECONDS, replace_response_chunks, split_answer_into_timed_pieces
 from llmproxy.core.faults.parsing import PRESETS
 from llmproxy.core.faults.rules import (
-    FaultCandidateCall,
+    CallSeenByFaultRules,
     FaultInjector,
     FaultRule,
     Faults,
@@ -35,7 +35,7 @@ from llmproxy.core.faults.rules import (
     matches_rule_filters,
 )
 from llmproxy.core.providers.upstreams_and_rate_limits import provider_of_host
-from llmproxy.core.sessions.call_interceptor import Decided, Lookup, SessionCallInterceptor
+from llmproxy.core.sessions.call_interceptor import Decided, RecordingLookup, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import RecordingHead
@@ -77,7 +77,7 @@ class FaultInterceptor(SessionCallInterceptor[Exchange]):
         self.aside = [each for each in self.aside if each is not faults]
         self.faulting, self.sees_whole = faults, faults is not None
 
-    def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
+    def on_lookup(self, call: Exchange, found: RecordingLookup) -> RecordingLookup:
         session, party_key = call.session, (call.party, found.key)
         if self.faulting is None:
             return found
@@ -107,8 +107,8 @@ class FaultInterceptor(SessionCallInterceptor[Exchange]):
         return found
 
     def _build_fault_target(
-        self, call: Exchange, found: Lookup, nth: int, slot: RecordingHead | None, made: Response | None
-    ) -> FaultCandidateCall:
+        self, call: Exchange, found: RecordingLookup, nth: int, slot: RecordingHead | None, made: Response | None
+    ) -> CallSeenByFaultRules:
         provider = call.route.provider.name
         upgrade = (header(call.request.headers, "upgrade") or "").lower() == "websocket"
 
@@ -117,7 +117,7 @@ class FaultInterceptor(SessionCallInterceptor[Exchange]):
             replayed = made is None and slot is not None and slot.status != SWITCHING
             return self._read_hit_answer(call, found, slot) if replayed and slot is not None else made
 
-        return FaultCandidateCall(
+        return CallSeenByFaultRules(
             session=call.session.name,
             party=call.party,
             provider=provider,
@@ -140,7 +140,7 @@ class FaultInterceptor(SessionCallInterceptor[Exchange]):
             rpc=is_grpc(call.request.headers),
         )
 
-    def _read_hit_answer(self, call: Exchange, found: Lookup, slot: RecordingHead) -> Response | None:
+    def _read_hit_answer(self, call: Exchange, found: RecordingLookup, slot: RecordingHead) -> Response | None:
         """Return the answer that a hit would get, with this run's values; None if it would be a miss."""
         if (store := self._parts.state.stores.current) is None:
             return None
@@ -279,7 +279,7 @@ _SHOWN = 5
 
 
 def explain_unused_fault_rules(
-    faults: Faults, injected: Mapping[int, int], calls: Sequence[FaultCandidateCall], *, came: int
+    faults: Faults, injected: Mapping[int, int], calls: Sequence[CallSeenByFaultRules], *, came: int
 ) -> dict[int, str]:
     met = {
         n
@@ -297,7 +297,7 @@ def explain_unused_fault_rules(
     }
 
 
-def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultCandidateCall], came: int) -> str:
+def _explain_idle_rule(rule: FaultRule, calls: Sequence[CallSeenByFaultRules], came: int) -> str:
     if not came:
         return "no call came"
     if not calls:

@@ -8,7 +8,7 @@ from llmproxy.core.engine.engine_state import EngineState
 from llmproxy.core.engine.recording_and_accounting import CallJournalAndUsageRecorder, InteractionFromExchangeBuilder
 from llmproxy.core.engine.request_identification import KeyDeriver
 from llmproxy.core.engine.request_stages import MissExplainer
-from llmproxy.core.sessions.session import SessionInterceptorFactory
+from llmproxy.core.sessions.session import SessionCallInterceptorFactory
 
 
 class EngineParts(NamedTuple):
@@ -19,6 +19,6 @@ class EngineParts(NamedTuple):
     accounting: CallJournalAndUsageRecorder
 
 
-class Feature(SessionInterceptorFactory):
+class Feature(SessionCallInterceptorFactory):
     def __init__(self, parts: EngineParts) -> None:
         self.parts = parts

@@ -28,7 +28,7 @@ from llmproxy.core.forks.overrides import (
     replace_tool_results,
 )
 from llmproxy.core.misses.explain import ExplainedMiss
-from llmproxy.core.sessions.call_interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
+from llmproxy.core.sessions.call_interceptor import Decided, MissReason, RecordingLookup, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session, SessionInUse
 from llmproxy.core.traffic.body_decoding import decode_body
@@ -274,7 +274,7 @@ class ForkInterceptor(SessionCallInterceptor[Exchange]):
         changed = forking.override_results(call, plain, find_place)
         return changed if call.request.rewritten else body
 
-    def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
+    def on_lookup(self, call: Exchange, found: RecordingLookup) -> RecordingLookup:
         if not _is_agent_question(call):
             return found
         assign_call_occurrence(call, found)
@@ -299,7 +299,7 @@ class ForkInterceptor(SessionCallInterceptor[Exchange]):
         """Return whether the run will fork with a call that is not counted yet; never with a tool's call."""
         return _is_agent_question(call) and self.forking.should_fork_at(self.forking.peek_number(call), hit=hit)
 
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
+    def on_decision(self, call: Exchange, found: RecordingLookup, decided: Decided) -> Decided:
         forking, recording = self.forking, decided.recording
         if _is_agent_question(call) and forking.should_fork_at(_get_numbered_request(call), hit=recording is not None):
             call.decision = Decision.RECORD

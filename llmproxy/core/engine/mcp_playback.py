@@ -29,7 +29,7 @@ from llmproxy.core.mcp_answer_replay import (
     split_at_server_requests,
     split_sse_stream_by_prior_messages,
 )
-from llmproxy.core.sessions.call_interceptor import Decided, Lookup, SessionCallInterceptor
+from llmproxy.core.sessions.call_interceptor import Decided, RecordingLookup, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange, TelemetryDiscardedInReplayError
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.row_conversion import StoredCallSummary
@@ -190,7 +190,7 @@ class McpPlaybackInterceptor(SessionCallInterceptor[Exchange]):
         self._questions: dict[Asked, McpClientReply | None] = {}
         """Questions of recorded servers to the client, with its reply; None until it replies."""
 
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
+    def on_decision(self, call: Exchange, found: RecordingLookup, decided: Decided) -> Decided:
         """Record a client's reply to a question; ignore an unrecorded message on which nothing depends."""
         if decided.reason is not None and may_ignore_unrecorded_message(call.operation):
             call.error = TelemetryDiscardedInReplayError(

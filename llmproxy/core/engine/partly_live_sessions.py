@@ -36,9 +36,9 @@ from llmproxy.core.mixed_live_replay import (
     may_depend_on_tool_state,
     split_tools_by_read_only,
 )
-from llmproxy.core.sessions.call_interceptor import Decided, Lookup, MissReason, SessionCallInterceptor
+from llmproxy.core.sessions.call_interceptor import Decided, MissReason, RecordingLookup, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.session import LiveSessionForbidden, Session, split_sample_name
+from llmproxy.core.sessions.session import LiveSessionForbidden, Session, split_cassette_and_sample
 from llmproxy.core.store.row_conversion import StoredCallSummary
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage, header
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 _REFUSED = (ERROR_HEADER, MissError.code)
 
 
-class NoRecordingsToServe(RefusedError):
+class NoRecordingsForLiveSession(RefusedError):
     code = "llmproxy_nothing_to_serve"
     status = 404
 
@@ -72,11 +72,11 @@ class MixedLiveReplayInterceptor(SessionCallInterceptor[Exchange]):
     reads_answers = True
 
     def __init__(self, parts: EngineParts, session: Session, live: LiveChannelSettings) -> None:
-        """Begin the child cassette. Raises NoRecordingsToServe."""
+        """Begin the child cassette. Raises NoRecordingsForLiveSession."""
         self._parts, self._session = parts, session
         self._in_parts: dict[int, _AnswerInParts] = {}
         """Answers that have not ended, by number of the call in the session."""
-        cassette, sample = split_sample_name(session.name)
+        cassette, sample = split_cassette_and_sample(session.name)
         store = parts.state.sessions.store(Mode.REPLAY)
         places = [(cassette, each) for each in dict.fromkeys((sample, 1))]
         parent = next((place for place in places if store is not None and store.has_recordings(*place)), None)
@@ -85,7 +85,7 @@ class MixedLiveReplayInterceptor(SessionCallInterceptor[Exchange]):
                 f"llmproxy: nothing is recorded in cassette {cassette!r},"
                 " so there is nothing to serve beside live channels."
             )
-            raise NoRecordingsToServe(msg, hint="Record it first, with its tools.")
+            raise NoRecordingsForLiveSession(msg, hint="Record it first, with its tools.")
         self.live_session = SessionWithLiveChannels(live, parent, "")
         self._begin_child_cassette()
         session.cassette, session.sample = parent
@@ -140,7 +140,7 @@ class MixedLiveReplayInterceptor(SessionCallInterceptor[Exchange]):
             raise
         self._session.position.failed.update(ids)  # of this run: no answer of it takes their place
 
-    def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
+    def on_lookup(self, call: Exchange, found: RecordingLookup) -> RecordingLookup:
         """Send calls of live channels, except telemetry and possible tools behind a name of --upstream."""
         if call.route.row.not_llm or not self.live_session.is_channel_live(call.channel):
             return found
@@ -154,7 +154,7 @@ class MixedLiveReplayInterceptor(SessionCallInterceptor[Exchange]):
         self._send_live(call, len(found.recordings))
         return found
 
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
+    def on_decision(self, call: Exchange, found: RecordingLookup, decided: Decided) -> Decided:
         channel, lists = call.channel, call.channel is Channel.MCP and call.operation in LISTS
         if channel is Channel.LLM or not (lists or may_depend_on_tool_state(channel, call.operation)):
             return decided
@@ -163,7 +163,7 @@ class MixedLiveReplayInterceptor(SessionCallInterceptor[Exchange]):
             return Decided(Decision.REPLAY, chosen.recording)
         return Decided(Decision.REFUSE, reason=MissReason.STATE if chosen.why else MissReason.NEVER)
 
-    def _choose_recording(self, call: Exchange, found: Lookup, *, loose: bool) -> ChosenRecording:
+    def _choose_recording(self, call: Exchange, found: RecordingLookup, *, loose: bool) -> ChosenRecording:
         live_session, store = self.live_session, self._parts.state.stores.current
         if store is None:
             return ChosenRecording()

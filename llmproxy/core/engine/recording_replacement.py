@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, override
 
 from llmproxy.amount_formatting import format_count
 from llmproxy.calls_and_totals import Call
-from llmproxy.core.changes.segment_change import Change, RefusalReason
+from llmproxy.core.changes.segment_change import RefusalReason, SegmentChange
 from llmproxy.core.dialects.conversation import parse_answer_as_message, read_request_messages
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_max_call_cost
@@ -29,7 +29,7 @@ from llmproxy.core.engine.carried_answers import CarriedAnswerOutcome
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.providers.routing import does_request_change_server_state
-from llmproxy.core.sessions.call_interceptor import Decided, Lookup, SessionCallInterceptor
+from llmproxy.core.sessions.call_interceptor import Decided, RecordingLookup, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import (
@@ -70,7 +70,7 @@ class StaleRecordingInterceptor(SessionCallInterceptor[Exchange]):
         self._state, self._most = parts.state, most
 
     @override
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
+    def on_decision(self, call: Exchange, found: RecordingLookup, decided: Decided) -> Decided:
         store = self._state.stores.current
         if store is None or decided.recording is None or decided.decision is not Decision.REPLAY:
             return decided
@@ -156,7 +156,7 @@ class BudgetInterceptor(SessionCallInterceptor[Exchange]):
         self._state, self._keying, self._spending = parts.state, parts.keying, spending
 
     @override
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
+    def on_decision(self, call: Exchange, found: RecordingLookup, decided: Decided) -> Decided:
         if decided.decision not in {Decision.RECORD, Decision.PASS} or call.channel is not Channel.LLM:
             return decided
         stale, store = call.state.get(StaleHit), self._state.stores.current
@@ -229,7 +229,7 @@ class PartlyRecordedAnswerInterceptor(SessionCallInterceptor[Exchange]):
         last = laid.pieces[-1][0] if call.session.settings.speed or not call.answer.held else 0
         return laid._replace(pieces=(*laid.pieces, (last + LEAVING, b"")))
 
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
+    def on_decision(self, call: Exchange, found: RecordingLookup, decided: Decided) -> Decided:
         left = decided.recording is not None and decided.recording.was_left and call.channel is not Channel.MCP
         repeated = call.nth > len(found.recordings) and call.session.settings.exhausted is Exhausted.LAST
         return Decided(Decision.RECORD) if left and repeated else decided
@@ -374,7 +374,7 @@ class ChangedRequestReaskInterceptor(RecordingReplacementInterceptor):
         self._new: list[_AnswerInConversation] = []
 
     @override
-    def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
+    def on_lookup(self, call: Exchange, found: RecordingLookup) -> RecordingLookup:
         looked, store = call.state.get(CarriedAnswerOutcome), self._state.stores.current
         again = next((each for each in found.recordings if each.id in self._chosen), None)
         if call.key is None or not (again or (looked is not None and self._must_ask_live(call, looked))):
@@ -412,7 +412,7 @@ class ChangedRequestReaskInterceptor(RecordingReplacementInterceptor):
             return follows_refused or _has_answer_in_history(call.request.body or b"", self._new)
         return not self._state.config.change or any(self._is_change_chosen(each) for each in looked.changes)
 
-    def _is_change_chosen(self, change: Change) -> bool:
+    def _is_change_chosen(self, change: SegmentChange) -> bool:
         return not self._state.config.change or change.name in self._state.config.change
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:

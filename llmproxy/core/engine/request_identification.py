@@ -55,7 +55,7 @@ from llmproxy.core.providers.upstreams_and_rate_limits import (
     provider_of_host,
 )
 from llmproxy.core.secrets.encoded_secret_redaction import SecretFingerprintCache
-from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential, has_placeholder_api_key
+from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential_name, has_placeholder_api_key
 from llmproxy.core.sessions.exchange import EngineConfig, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.session import Session, Sessions, parse_party_header
 from llmproxy.core.store.row_conversion import decode_sql_text, decode_stored_headers_json
@@ -226,7 +226,7 @@ def refuse_if_unsendable(exchange: Exchange) -> None:
             msg = f"llmproxy: nobody said where {name} is."
             raise SettingsError(msg, hint=f"Start the proxy with --upstream {name}=https://...")
         check_aws_signature_host(exchange.request.headers, upstream)
-        where = find_placeholder_credential(exchange.request.headers, exchange.route.target, exchange.request.data)
+        where = find_placeholder_credential_name(exchange.request.headers, exchange.route.target, exchange.request.data)
         if where is not None:
             msg = (
                 f"llmproxy: {where} holds a placeholder of a recording, no credential, "

@@ -25,10 +25,16 @@ from llmproxy.core.misses.nearest_recording import AS_RECORDED, RecordedRequestR
 from llmproxy.core.providers.provider_table import SAFE, parse_user_agent_client
 from llmproxy.core.providers.routing import find_unset_recorded_upstream
 from llmproxy.core.secrets.redact import has_placeholder_api_key
-from llmproxy.core.sessions.call_interceptor import ClientDrivenAnswerPlayback, ClientEnds, Decided, Lookup, MissReason
+from llmproxy.core.sessions.call_interceptor import (
+    ClientDrivenAnswerPlayback,
+    ClientEnds,
+    Decided,
+    MissReason,
+    RecordingLookup,
+)
 from llmproxy.core.sessions.exchange import CallProgress, EffectiveRequest, EngineConfig, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.journal import JournaledMiss, ReplayedRequest
-from llmproxy.core.sessions.session import MissedCallForRetryDetection, Question, Session, split_sample_name
+from llmproxy.core.sessions.session import MissedCallForRetryDetection, Question, Session, split_cassette_and_sample
 from llmproxy.core.store.queries import canonicalize_stored, find_cassettes_with_key
 from llmproxy.core.store.reader import RecordingHead, is_replayable_status, was_abandoned_twice
 from llmproxy.core.store.store import Store
@@ -60,7 +66,7 @@ def decide_from_request_head(place: RoutedRequestHead, session: Session) -> Deci
     return policy.on_miss if policy.plays is ReplayablePolicy.NOTHING else None
 
 
-def assign_call_occurrence(call: Exchange, found: Lookup) -> None:
+def assign_call_occurrence(call: Exchange, found: RecordingLookup) -> None:
     if not call.nth:
         recordings = list_replayable_recordings(call.session.policy, found.recordings)
         call.nth = call.session.count_arrival((call.party, found.key), len(recordings))
@@ -68,7 +74,7 @@ def assign_call_occurrence(call: Exchange, found: Lookup) -> None:
         call.kept.after = call.session.position.swap_last_key_of_thread(thread, found.key)
 
 
-def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided:
+def decide_by_mode(call: Exchange, found: RecordingLookup, nth: int) -> Decided:
     session, place = call.session, call.place
     chosen = session.settings.exhausted
     exhausted = choose_exhausted_rule(chosen, call.channel, call.method, call.operation, changes=place.changes)
@@ -146,7 +152,7 @@ PLACES = 3
 
 def build_initial_miss_context(exchange: Exchange, config: EngineConfig) -> MissContext:
     session = exchange.session
-    is_own = session.cassette == split_sample_name(config.cassette)[0]
+    is_own = session.cassette == split_cassette_and_sample(config.cassette)[0]
     again = replace(config.again, names_cassette=is_own or not config.again.is_for_one_command)
     return MissContext(
         mode=session.settings.mode, cassette=session.cassette, session=session.name, sample=session.sample,
@@ -315,7 +321,7 @@ class RequestDecider:
         exchange.identity, seen = self._keying.add_server_state(exchange, body, known, seen)
         return seen
 
-    def _look_up_recordings(self, exchange: Exchange, body: bytes, seen: Canonical | None) -> Lookup:
+    def _look_up_recordings(self, exchange: Exchange, body: bytes, seen: Canonical | None) -> RecordingLookup:
         session, store = exchange.session, self._state.stores.current
         if session.first is None and store:
             self._state.stores.refresh_cassette(store, session.cassette, session.sample)
@@ -328,9 +334,9 @@ class RequestDecider:
         def canonical() -> Canonical:
             return seen or self._keying.build_canonical(exchange, body)
 
-        return Lookup(key, slots, canonical)
+        return RecordingLookup(key, slots, canonical)
 
-    def _decide_call(self, exchange: Exchange, found: Lookup) -> None:
+    def _decide_call(self, exchange: Exchange, found: RecordingLookup) -> None:
         slots = found.recordings
         verdict = decide_by_mode(exchange, found, exchange.nth)
         for each in exchange.interceptors:

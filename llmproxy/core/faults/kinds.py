@@ -28,7 +28,7 @@ from llmproxy.core.dialects.conversation import parse_model_response_message
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.stream_events import detect_framing, iter_aws_event_frames, write_aws_frame
 from llmproxy.core.dialects.usage_and_cost import COUNT_MEMBERS, read_usage
-from llmproxy.core.faults.rules import CHUNK, FaultCandidateCall, FaultKind, FaultParameter, FaultyAnswer, Values
+from llmproxy.core.faults.rules import CHUNK, CallSeenByFaultRules, FaultKind, FaultParameter, FaultyAnswer, Values
 from llmproxy.core.mcp_answer_replay import build_mcp_error_answer, parse_jsonrpc_body
 from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.grpc import build_grpc_failure_headers
@@ -95,7 +95,7 @@ def replace_response_chunks(
     )
 
 
-ChangePieces = Callable[[FaultCandidateCall, Response, list[Chunk], Values], Sequence[Chunk] | None]
+ChangePieces = Callable[[CallSeenByFaultRules, Response, list[Chunk], Values], Sequence[Chunk] | None]
 """Returns the pieces that are sent instead of an answer's; None if the answer is unsuitable."""
 
 
@@ -108,7 +108,7 @@ def build_piece_changing_fault_kind(
 ) -> FaultKind:  # fmt: skip
     """Return a kind that sends other pieces; `cut`: without a proper end; `reset`: with a reset after them."""
 
-    def do(call: FaultCandidateCall, values: Values) -> FaultyAnswer | None:
+    def do(call: CallSeenByFaultRules, values: Values) -> FaultyAnswer | None:
         if (answer := call.answer()) is None or (streamed and not is_streamed(answer)):
             return None
         if (pieces := change(call, answer, split_answer_into_timed_pieces(answer, call.speed), values)) is None:
@@ -148,7 +148,7 @@ _AFTER_PAUSE = "retries with growing pauses, and reports after some attempts tha
 def _build_status_kind(
     number: int, about: str, sound: str = _AFTER_PAUSE, *takes: FaultParameter, sweep: Values | None = NO_VALUES
 ) -> FaultKind:
-    def do(call: FaultCandidateCall, values: Values) -> FaultyAnswer:
+    def do(call: CallSeenByFaultRules, values: Values) -> FaultyAnswer:
         wait = values.get("retry_after", 0)
         if call.rpc:
             head = build_grpc_failure_headers(number, f"{number} {dialect_table.REASONS[number]}", wait)
@@ -164,7 +164,7 @@ def _build_status_kind(
 # -- connections and streams
 
 
-def _write_error_event(call: FaultCandidateCall, answer: Response, number: int) -> bytes:
+def _write_error_event(call: CallSeenByFaultRules, answer: Response, number: int) -> bytes:
     """Return the provider's error event in the framing of `answer`, after `number` other events."""
     kind = detect_response_stream_format(answer)
     if kind == "aws":
@@ -184,13 +184,13 @@ def _halve_bytes(data: bytes) -> bytes:
     return data[: max(1, len(data) // 2)]
 
 
-def _cut_frame(_call: FaultCandidateCall, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+def _cut_frame(_call: CallSeenByFaultRules, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
     sent, left = split_after_nth_chunk(pieces, values["chunk"])
     return [*sent, *(replace(each, data=_halve_bytes(each.data)) for each in left[:1])]
 
 
 def _cut_character(
-    _call: FaultCandidateCall, answer: Response, pieces: list[Chunk], values: Values
+    _call: CallSeenByFaultRules, answer: Response, pieces: list[Chunk], values: Values
 ) -> list[Chunk] | None:
     if not answer.body:
         return None
@@ -203,7 +203,7 @@ def _cut_character(
     return [*sent, *left[:number], replace(left[number], data=left[number].data[: at + 1])]
 
 
-def _send_error_event(call: FaultCandidateCall, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+def _send_error_event(call: CallSeenByFaultRules, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
     sent, left = split_pieces_in_two_after_nth(pieces, values["chunk"])
     return [*sent, Chunk(left[0].offset if left else 0, _write_error_event(call, answer, len(sent)))]
 
@@ -212,12 +212,12 @@ def _delay(piece: Chunk, seconds: float) -> Chunk:
     return Chunk(piece.offset + round(seconds * MICROSECONDS), piece.data)
 
 
-def _stall_stream(_call: FaultCandidateCall, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+def _stall_stream(_call: CallSeenByFaultRules, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
     sent, left = split_after_nth_chunk(pieces, values["chunk"])
     return [*sent, *(_delay(each, values["seconds"]) for each in left)]
 
 
-def _delay_start(call: FaultCandidateCall, values: Values) -> FaultyAnswer | None:
+def _delay_start(call: CallSeenByFaultRules, values: Values) -> FaultyAnswer | None:
     if (answer := call.answer()) is None:
         return None
     pieces = [_delay(each, values["seconds"]) for each in split_answer_into_timed_pieces(answer, call.speed)]
@@ -254,7 +254,7 @@ def _edit_aws_frame(piece: bytes, edit: Callable[[bytes], bytes]) -> bytes:
 
 
 def _malform_json(
-    _call: FaultCandidateCall, answer: Response, pieces: list[Chunk], values: Values
+    _call: CallSeenByFaultRules, answer: Response, pieces: list[Chunk], values: Values
 ) -> list[Chunk] | None:
     if not answer.body:
         return None
@@ -290,7 +290,7 @@ def _falsify_usage(value: Any, factor: float) -> Any:
     }
 
 
-def _change_answer_json(call: FaultCandidateCall, change: Callable[[Any], Any]) -> FaultyAnswer | None:
+def _change_answer_json(call: CallSeenByFaultRules, change: Callable[[Any], Any]) -> FaultyAnswer | None:
     if (answer := call.answer()) is None:
         return None
     found = []
@@ -315,12 +315,12 @@ def _change_answer_json(call: FaultCandidateCall, change: Callable[[Any], Any]) 
 
 # -- complete but bad answers of a model, or of its provider
 
-_Change = Callable[[Message, FaultCandidateCall], tuple[Message, str] | None]
+_Change = Callable[[Message, CallSeenByFaultRules], tuple[Message, str] | None]
 """Returns the new content and OpenAI's finish reason (empty: the matching one); None if nothing can be changed."""
 
 
 def _build_content_kind(name: str, about: str, sound: str, change: _Change) -> FaultKind:
-    def do(call: FaultCandidateCall, _values: Values) -> FaultyAnswer | None:
+    def do(call: CallSeenByFaultRules, _values: Values) -> FaultyAnswer | None:
         answer = call.answer()
         if answer is None or not 200 <= answer.status < 300 or not can_build_provider_answer(call.operation):
             return None
@@ -349,7 +349,7 @@ def _halve(text: str) -> str:
     return text[: (len(text) + 1) // 2]
 
 
-def _cut_at_length(said: Message, call: FaultCandidateCall) -> tuple[Message, str] | None:
+def _cut_at_length(said: Message, call: CallSeenByFaultRules) -> tuple[Message, str] | None:
     if said.text:
         return Message("assistant", _halve(said.text)), "length"
     cut = _truncate_arguments(said, call)
@@ -360,7 +360,7 @@ def _list_agent_calls(said: Message) -> tuple[ToolCall, ...]:
     return tuple(call for call in said.tool_calls if not call.hosted)
 
 
-def _truncate_arguments(said: Message, call: FaultCandidateCall) -> tuple[Message, str] | None:
+def _truncate_arguments(said: Message, call: CallSeenByFaultRules) -> tuple[Message, str] | None:
     if not (calls := _list_agent_calls(said)):
         return None
     last = calls[-1]
@@ -374,12 +374,12 @@ def _drop_last_argument(arguments: str) -> str:
     return dump_json(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
 
 
-def _duplicate_call(said: Message, _call: FaultCandidateCall) -> tuple[Message, str] | None:
+def _duplicate_call(said: Message, _call: CallSeenByFaultRules) -> tuple[Message, str] | None:
     calls = _list_agent_calls(said)
     return (replace(said, tool_calls=(*calls, replace(calls[-1], id=None))), "") if calls else None
 
 
-def _misname_tool(said: Message, _call: FaultCandidateCall) -> tuple[Message, str] | None:
+def _misname_tool(said: Message, _call: CallSeenByFaultRules) -> tuple[Message, str] | None:
     if not (calls := _list_agent_calls(said)):
         return None
     return replace(said, tool_calls=(replace(calls[0], name=f"{calls[0].name}_v2"), *calls[1:])), ""
@@ -395,12 +395,12 @@ _SESSION_GONE = -32001
 
 def _build_mcp_kind(
     name: str, about: str, sound: str,
-    answer: Callable[[dict[str, Any], FaultCandidateCall, Values], FaultyAnswer | None], *takes: FaultParameter,
+    answer: Callable[[dict[str, Any], CallSeenByFaultRules, Values], FaultyAnswer | None], *takes: FaultParameter,
     sweep: Values = NO_VALUES,
 ) -> FaultKind:  # fmt: skip
     """Return a kind for requests (`asked`) that expect an answer; no server is called."""
 
-    def do(call: FaultCandidateCall, values: Values) -> FaultyAnswer | None:
+    def do(call: CallSeenByFaultRules, values: Values) -> FaultyAnswer | None:
         asked = parse_jsonrpc_body(call.body)
         waits = isinstance(asked.get("method"), str) and asked.get("id") is not None
         return answer(asked, call, values) if waits else None
@@ -418,7 +418,7 @@ def _build_error(asked: dict[str, Any], code: int, text: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": text}}
 
 
-def _answer_tool_error(asked: dict[str, Any], call: FaultCandidateCall, _values: Values) -> FaultyAnswer | None:
+def _answer_tool_error(asked: dict[str, Any], call: CallSeenByFaultRules, _values: Values) -> FaultyAnswer | None:
     if asked["method"] != "tools/call":
         return None
     name = (*call.tools(), "it")[0]
@@ -426,7 +426,7 @@ def _answer_tool_error(asked: dict[str, Any], call: FaultCandidateCall, _values:
     return _answer_message(build_mcp_error_answer(call.body, text))
 
 
-def _lose_session(asked: dict[str, Any], call: FaultCandidateCall, _values: Values) -> FaultyAnswer:
+def _lose_session(asked: dict[str, Any], call: CallSeenByFaultRules, _values: Values) -> FaultyAnswer:
     if call.transport == "http" and call.in_session:  # as after a restart, which loses all sessions
         return _answer_message(_build_error(asked, _SESSION_GONE, "Session not found"), 404, "Not Found")
     return FaultyAnswer(None, reset=True)

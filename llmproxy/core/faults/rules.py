@@ -44,7 +44,7 @@ class FaultyAnswer(NamedTuple):
     """Seconds for which the port refuses new connections."""
 
 
-class FaultCandidateCall(NamedTuple):
+class CallSeenByFaultRules(NamedTuple):
     session: str
     party: str
     provider: str
@@ -79,7 +79,7 @@ class FaultCandidateCall(NamedTuple):
 
 Values = Mapping[str, float]
 """Values of a kind's parameters, defaults included."""
-Break = Callable[[FaultCandidateCall, Values], FaultyAnswer | None]
+Break = Callable[[CallSeenByFaultRules, Values], FaultyAnswer | None]
 """Applies a fault; None if the answer is unsuitable, for example without text or tool calls."""
 
 
@@ -179,7 +179,7 @@ Request = tuple[str, str, int]
 
 
 class InjectedFault(NamedTuple):
-    call: FaultCandidateCall
+    call: CallSeenByFaultRules
     fault: ChosenFault
     broken: FaultyAnswer | None
     """The client's view of the call; None until the provider has answered, if the fault needs the answer."""
@@ -203,7 +203,7 @@ class FaultInjector:
         self._handshakes.clear()
         self._numbers.clear()
 
-    def inject_fault(self, call: FaultCandidateCall) -> InjectedFault | None:
+    def inject_fault(self, call: CallSeenByFaultRules) -> InjectedFault | None:
         request = (call.party, call.key, call.nth)
         injected = self._meets_fault.get(request, 0)
         for fault in choose_faults(self.faults, call, injected=injected, numbers=self._number_call(call, request)):
@@ -215,14 +215,14 @@ class FaultInjector:
                 return InjectedFault(call, fault, broken)
         return None
 
-    def count_call_without_fault(self, call: FaultCandidateCall) -> None:
+    def count_call_without_fault(self, call: CallSeenByFaultRules) -> None:
         """Count a call without injecting a fault, so that numbers of later calls stay right."""
         self._number_call(call, (call.party, call.key, call.nth))
 
     def inject_tls_fault(self, session: str, provider: str, host: str) -> InjectedFault | None:
         key = f"tls {host}"
         channel = Channel.LLM if provider else Channel.HTTP
-        call = FaultCandidateCall(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
+        call = CallSeenByFaultRules(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
         if (injected := self.inject_fault(call)) is None:
             self._handshakes[key] += 1
         return injected
@@ -241,7 +241,7 @@ class FaultInjector:
         self.injected[fault.number] += times
         self.total[fault.number] += times
 
-    def _number_call(self, call: FaultCandidateCall, request: Request) -> dict[int, int]:
+    def _number_call(self, call: CallSeenByFaultRules, request: Request) -> dict[int, int]:
         """Return this call's number among each rule's calls, from 1, if the rule has `call`; retries share a number."""
         found = {}
         for index, rule in enumerate(self.faults.rules):
@@ -256,11 +256,11 @@ class FaultInjector:
         return {**head, "faults": rules, "injected": sum(self.injected.values())}
 
 
-def build_fault_candidate_call(one: Interaction) -> FaultCandidateCall:
+def build_fault_candidate_call(one: Interaction) -> CallSeenByFaultRules:
     socket = one.response.status == SWITCHING
     family = get_operation_dialect(one.provider, one.operation)
     answer = None if socket else one.response
-    return FaultCandidateCall(
+    return CallSeenByFaultRules(
         session=one.cassette, party=one.party, provider=one.provider, model=one.model or "", operation=one.operation,
         channel=get_call_channel(one.provider, one.operation), key=one.key, nth=one.occurrence,
         transport="websocket" if socket else get_transport_name_from_provider(one.provider), family=family,
@@ -282,7 +282,7 @@ def list_tools_called_in_exchange(operation: str, request: bytes, answer: Respon
 
 
 def choose_faults(
-    faults: Faults, call: FaultCandidateCall, *, injected: int, numbers: Mapping[int, int]
+    faults: Faults, call: CallSeenByFaultRules, *, injected: int, numbers: Mapping[int, int]
 ) -> Iterator[ChosenFault]:
     """Yield the faults that a call may meet, in order; the next one is tried if one cannot be applied to the answer.
 
@@ -298,25 +298,25 @@ def choose_faults(
             yield ChosenFault(rule, index + 1)
 
 
-def can_fault_occur(rule: FaultRule, call: FaultCandidateCall) -> bool:
+def can_fault_occur(rule: FaultRule, call: CallSeenByFaultRules) -> bool:
     return call.channel in rule.kind.channels and call.transport in rule.kind.transports
 
 
-def matches_rule_filters(rule: FaultRule, call: FaultCandidateCall) -> bool:
+def matches_rule_filters(rule: FaultRule, call: CallSeenByFaultRules) -> bool:
     """Return whether a rule's text and recording filters select a call; an answer's tools come last (slow)."""
     if (recordings := rule.numbers.get("recording")) and call.recording not in recordings:
         return False
     return all(matches_fault_rule_field(rule, name, call) for name in TEXTS)
 
 
-def matches_fault_rule_field(rule: FaultRule, name: str, call: FaultCandidateCall) -> bool:
+def matches_fault_rule_field(rule: FaultRule, name: str, call: CallSeenByFaultRules) -> bool:
     patterns = rule.texts.get(name) or _get_default_filter(rule, name, call)
     if name == "tool":
         return not patterns or any(matches_any_glob_pattern(patterns, tool) for tool in call.tools())
     return matches_any_glob_pattern(patterns, getattr(call, name))
 
 
-def _get_default_filter(rule: FaultRule, name: str, call: FaultCandidateCall) -> tuple[str, ...]:
+def _get_default_filter(rule: FaultRule, name: str, call: CallSeenByFaultRules) -> tuple[str, ...]:
     """Return the default filter: the agent's calls; the kind's usual channels; in MCP, tool calls only."""
     if name == "party":
         return (AGENT,)
@@ -332,6 +332,6 @@ def matches_any_glob_pattern(patterns: tuple[str, ...], text: str) -> bool:
     return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
-def draw_seeded_random_number(seed: int, call: FaultCandidateCall, rule: int, attempt: int) -> float:
+def draw_seeded_random_number(seed: int, call: CallSeenByFaultRules, rule: int, attempt: int) -> float:
     words = [seed, call.session, rule, call.party, call.key, call.nth, attempt]
     return int.from_bytes(hashlib.sha256(json.dumps(words).encode()).digest()[:8]) / (1 << 64)

@@ -280,9 +280,7 @@ _STREAMS = frozenset(
 )
 
 
-def list_headers_in_request_key(
-    headers: Headers, *, known: bool, kind: str, stream: bool
-) -> tuple[tuple[str, str], ...]:
+def list_header_values_in_key(headers: Headers, *, known: bool, kind: str, stream: bool) -> tuple[tuple[str, str], ...]:
     """Return the fields that count, (lower-case name, canonical value), sorted; `kind`: the body's."""
     found: dict[str, list[str]] = {}
     for name, value in headers:

@@ -35,7 +35,7 @@ from llmproxy.core.keys.built_in_body_rules import (
 )
 from llmproxy.core.keys.head_rules import (
     is_header_in_request_key,
-    list_headers_in_request_key,
+    list_header_values_in_key,
     list_query_members_in_key,
     recode_path_if_decoding_is_lossy,
 )
@@ -108,7 +108,7 @@ def canonicalize_request(request: Request, route: RoutedRequest, rules: Rules, m
     return Canonical(
         provider=route.provider.name, method=request.method, operation=_canonicalize_operation(request, route, walker),
         model=route.model, stream=stream,
-        headers=list_headers_in_request_key(request.headers, known=route.known, kind=kind, stream=stream),
+        headers=list_header_values_in_key(request.headers, known=route.known, kind=kind, stream=stream),
         query=list_query_members_in_key(request.target, route.provider, walker.replace_url_id, known=route.known),
         kind=kind, body=body, tree=tree, refs=tuple(dict.fromkeys(walker.refs)),
         variant=f"{route.variant} {path}".strip(),
@@ -136,7 +136,7 @@ def _canonicalize_mcp(
     tree = said.tree if said.tree is None or rules.is_empty else apply_normalize_rules(said.tree, rules)
     return Canonical(
         provider=route.provider.name, method=request.method, operation=said.operation, model=None, stream=False,
-        headers=list_headers_in_request_key(said.headers, known=False, kind="json", stream=False),
+        headers=list_header_values_in_key(said.headers, known=False, kind="json", stream=False),
         query=list_query_members_in_key(request.target, route.provider, lambda name: name, known=False),
         kind="empty" if tree is None else "json", body=b"" if tree is None else dump(tree), tree=tree, refs=(),
         variant=recode_path_if_decoding_is_lossy(request.target, slashes=True)

@@ -20,7 +20,7 @@ def split_at_whitespace(text: str) -> list[str]:
     return text.split()
 
 
-def parse_word_set(text: str) -> frozenset[str]:
+def split_words_to_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
@@ -142,7 +142,7 @@ def is_probable_token(text: str) -> bool:
     return _LONG_TOKEN.search(text) is not None
 
 
-PASSWORDS = parse_word_set(
+PASSWORDS = split_words_to_set(
     "password passwd passwort pass pwd secret user username admin root guest test testing example "
      "changeme postgres postgresql mysql mongo mongodb redis rabbitmq rabbit minio neo4j elastic db dbpass "
      "dbpassword mypassword mysecretpassword yourpassword your_password your-password token apikey api_key "

@@ -40,7 +40,7 @@ from llmproxy.core.secrets.encoded_secret_redaction import (
     replace_spans,
     unescape_json_text,
 )
-from llmproxy.core.secrets.entropy import is_made_of_words, is_real_password, list_secret_env_values, parse_word_set
+from llmproxy.core.secrets.entropy import is_made_of_words, is_real_password, list_secret_env_values, split_words_to_set
 from llmproxy.core.secrets.find_secrets import CREDENTIAL, FREE, CredentialEpoch, KnownSecrets, SecretSpan, merge_spans
 from llmproxy.core.secrets.secret_kinds import DUMMIES, FINGERPRINTED, PLACEHOLDER, SHORTEST, is_credential_parameter
 from llmproxy.core.traffic.body_decoding import read_multipart_boundary
@@ -83,7 +83,7 @@ STANDS_IN = late(
     r"\[REDACTED[\w:-]*\]|REDACTED(?:-\d+)?(?:[:x][\w-]*)?\*+|REDACTEDx[0-9a-f]{12}|REDx[0-9A-Za-z]{3,9}\*+|REDACTE\*"
 )
 """A placeholder, in a request or in an answer."""
-_SAID = parse_word_set("messages input contents system systemInstruction system_instruction instructions prompt")
+_SAID = split_words_to_set("messages input contents system systemInstruction system_instruction instructions prompt")
 """Members of a request that contain a conversation: quoted text is no credential of the request."""
 _ONLY = late(r"(?i)(?:bearer |basic |token )?REDACTED(?:-\d+)?")
 
@@ -93,7 +93,7 @@ def has_placeholder_api_key(headers: Headers, target: str) -> bool:
     return any(PLACEHOLDER_KEY in each for each in (target, *(value for _, value in headers)))
 
 
-def find_placeholder_credential(headers: Headers, target: str, body: bytes = b"") -> str | None:
+def find_placeholder_credential_name(headers: Headers, target: str, body: bytes = b"") -> str | None:
     """Return the name of a credential that is a placeholder from a recorded answer or a file; else None."""
     if (name := _find_placeholder_header(headers)) is not None:
         return name

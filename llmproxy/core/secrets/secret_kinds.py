@@ -22,8 +22,8 @@ from llmproxy.core.secrets.entropy import (
     is_literal_not_template_or_call,
     is_random_value,
     is_real_password,
-    parse_word_set,
     split_at_whitespace,
+    split_words_to_set,
 )
 from llmproxy.lazy_regex import late
 
@@ -361,7 +361,7 @@ _CONNECTION = late(
 )
 _JWK = late(r'"kty\\*"')
 _PAIRS_OF_COOKIE = late(r"(?P<name>[\w.\-]{1,60})=(?P<secret>[^;\s\"'\\,]{8,4000})")
-_OF_COOKIE = parse_word_set("path domain expires max-age samesite version comment priority")
+_OF_COOKIE = split_words_to_set("path domain expires max-age samesite version comment priority")
 
 
 def _is_oauth_token(match: re.Match[str]) -> bool:
@@ -622,13 +622,13 @@ FINGERPRINTED = frozenset({"x-portkey-virtual-key"})
 CREDENTIAL_HEADER = late(r"^(?:proxy-)?authorization$|api-?key|token|secret|credential|passw|^cookie$")
 """Fields whose value is a credential to search for elsewhere."""
 
-_SURE_MEMBERS = parse_word_set(
+_SURE_MEMBERS = split_words_to_set(
     "api_key apikey api-key access_token accesstoken refresh_token client_secret client_assertion id_token "
     "subscription-key x-api-key x-goog-api-key authorization sig signature password passwd passphrase pwd jwt "
     "bearer x-amz-signature x-amz-credential x-amz-security-token x-goog-signature x-goog-credential "
     "awsaccesskeyid sharedaccesssignature secret_key private_key auth_token session_token"
 )
-_LONG_MEMBERS = parse_word_set("key token auth secret code assertion pass credentials x-access x-pass")
+_LONG_MEMBERS = split_words_to_set("key token auth secret code assertion pass credentials x-access x-pass")
 _LONG = 16
 _LONG_VALUE = late(r"(?=\D*\d)[A-Za-z0-9_.~+=-]{16,}")
 """These names have other uses too (a page's number, a file's path): only values that look like keys count."""
@@ -641,7 +641,7 @@ def is_credential_parameter(name: str, value: str) -> bool:
     return lower in _SURE_MEMBERS
 
 
-_API_KEYS = parse_word_set(
+_API_KEYS = split_words_to_set(
     "api_key apikey api-key access_token subscription-key x-api-key x-goog-api-key client_secret"
 )
 
@@ -651,12 +651,16 @@ def is_api_key_query_parameter(name: str, value: str) -> bool:
     return name.lower() in _API_KEYS and bool(_LONG_VALUE.fullmatch(value))
 
 
-_OAUTH_MEMBERS = parse_word_set("accesstoken refreshtoken idtoken clientsecret clientassertion sessiontoken authtoken")
+_OAUTH_MEMBERS = split_words_to_set(
+    "accesstoken refreshtoken idtoken clientsecret clientassertion sessiontoken authtoken"
+)
 """Names in RFC 6749 and in STS: their values are always credentials."""
-CARRIED = parse_word_set("authorization proxyauthorization authorizationtoken xapikey xgoogapikey bearertoken cookie")
+CARRIED = split_words_to_set(
+    "authorization proxyauthorization authorizationtoken xapikey xgoogapikey bearertoken cookie"
+)
 """Names of credentials for another server, an MCP server's ``authorization``: they identify the caller only."""
 _SECRET_MEMBERS = _OAUTH_MEMBERS | CARRIED
-_SECRET_MEMBERS |= parse_word_set("apikey secretaccesskey awssecretaccesskey awssessiontoken secretkey privatekey")
+_SECRET_MEMBERS |= split_words_to_set("apikey secretaccesskey awssecretaccesskey awssessiontoken secretkey privatekey")
 MEMBERS = tuple(
     (word, late(word + rf'\\*"\s*:\s*\\*"[^"\\]{{{least}}}'))
     for least, words in ((16, ("authorization", "key", "cookie")), (8, ("secret", "assertion", "token")))
@@ -793,7 +797,7 @@ ANSWER_HEADER = late(
 )
 """Lower-case names of an answer's fields that are credentials, except token counts and page tokens."""
 
-DUMMIES = parse_word_set(
+DUMMIES = split_words_to_set(
     "not-needed no-key-required lm-studio placeholder anything undefined sk-no-key-required redacted"
 )
 """Dummy keys for services that need none; hiding these words everywhere would be useless."""

@@ -60,7 +60,7 @@ class Decided(NamedTuple):
     reason: MissReason | None = None
 
 
-class Lookup(NamedTuple):
+class RecordingLookup(NamedTuple):
     key: Key
     """Exact key of the recordings: the call's own, unless an interceptor found others."""
     recordings: Sequence[RecordingHead]
@@ -132,11 +132,11 @@ class SessionCallInterceptor[C]:
         """Return the answer that it will create for a call, whatever is recorded; nothing is counted yet."""
         return None
 
-    def on_lookup(self, call: C, found: Lookup) -> Lookup:
+    def on_lookup(self, call: C, found: RecordingLookup) -> RecordingLookup:
         """Return other recordings; or end it: set `call.decision` (`request_stages.assign_call_occurrence`)."""
         return found
 
-    def on_decision(self, call: C, found: Lookup, decided: Decided) -> Decided:
+    def on_decision(self, call: C, found: RecordingLookup, decided: Decided) -> Decided:
         """Return another decision than the modes' table."""
         return decided
 

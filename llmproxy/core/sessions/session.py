@@ -87,7 +87,7 @@ _SAMPLE = re.compile(r"(?P<cassette>.+)~(?P<sample>[0-9]{1,6})", re.DOTALL)
 _PARTY = re.compile(r"agent|(user|judge)(\.[0-9]{1,4})?")
 
 
-def split_sample_name(name: str) -> tuple[str, int]:
+def split_cassette_and_sample(name: str) -> tuple[str, int]:
     """Return cassette and sample of a session's name: ``weather~3`` is the third sample of ``weather``."""
     if not name or len(name) > LONGEST_NAME or any(ord(letter) < 32 for letter in name):
         msg = f"llmproxy: a session's name has 1 to {LONGEST_NAME} printable characters; this one has {len(name)}."
@@ -338,7 +338,7 @@ class LiveSessionForbidden(RefusedError):
     status = 403
 
 
-class SessionInterceptorFactory:
+class SessionCallInterceptorFactory:
     kind: ClassVar[type[SessionCallInterceptor[Any]]]
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
@@ -355,8 +355,8 @@ def remove_redundant_sample_suffix(name: str) -> str:
     """Return a session's canonical name: its cassette, ``~sample`` from the second on. Raises RefusedError."""
     if name and "~" not in name:  # the usual case; other errors are raised when the session begins
         return name
-    cassette, sample = split_sample_name(name)
-    return cassette if sample == 1 and split_sample_name(cassette) == (cassette, 1) else f"{cassette}~{sample}"
+    cassette, sample = split_cassette_and_sample(name)
+    return cassette if sample == 1 and split_cassette_and_sample(cassette) == (cassette, 1) else f"{cassette}~{sample}"
 
 
 @dataclass(slots=True)
@@ -377,7 +377,7 @@ class Sessions:
     """Session by name in the request."""
     speakers: dict[str, str] = field(default_factory=dict)
     """Party by bound name, if it is not the agent."""
-    features: Sequence[SessionInterceptorFactory] = ()
+    features: Sequence[SessionCallInterceptorFactory] = ()
     served_before: dict[tuple[str, int], array[int]] = field(default_factory=dict)
     """By cassette and sample: what ended sessions played or made, 8 bytes an id: a proxy may see 100,000 sessions."""
 
@@ -450,7 +450,7 @@ class Sessions:
     def _begin_session(
         self, name: str, settings: SessionSettings, asked: Mapping[str, Any], cassette: str | None = None
     ) -> Session:
-        place = split_sample_name(name) if cassette is None else split_sample_name(cassette)
+        place = split_cassette_and_sample(name) if cassette is None else split_cassette_and_sample(cassette)
         session, mode = Session(name, *place, settings), settings.mode
         if (store := self.store(mode)) is not None:
             self.prepare_cassette(store, session.cassette, session.sample)
@@ -546,7 +546,7 @@ class Sessions:
     def bind_name(self, name: str, session: str, party: str = AGENT) -> None:
         """Route requests under `name` to `session`, by default as `party`'s. Raises SessionUnknown, SessionInUse."""
         target = self.get_session(session).name
-        split_sample_name(name)
+        split_cassette_and_sample(name)
         name = remove_redundant_sample_suffix(name)
         if name == target:
             raise RefusedError(f"llmproxy: what arrives under {name!r} belongs to that session anyway.")

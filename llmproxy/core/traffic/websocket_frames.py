@@ -35,7 +35,7 @@ _SPARED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class WebSocketFrame:
     at: int
     """Microseconds since the upgrade was released."""
     client: bool
@@ -48,7 +48,7 @@ def is_websocket_body(headers: Headers) -> bool:
     return (header(headers, "content-type") or "").startswith(CONTENT_TYPE)
 
 
-def encode_frame_as_json_line(frame: Frame) -> bytes:
+def encode_frame_as_json_line(frame: WebSocketFrame) -> bytes:
     line: dict[str, object] = {"t": frame.at, "from": "client" if frame.client else "server"}
     if frame.close is not None:
         line |= {"close": frame.close, "reason": frame.data}
@@ -61,7 +61,7 @@ def encode_frame_as_json_line(frame: Frame) -> bytes:
     return json.dumps(line, ensure_ascii=False, separators=(", ", ": ")).encode() + b"\n"
 
 
-def encode_websocket_frames_as_chunks(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
+def encode_websocket_frames_as_chunks(frames: Iterable[WebSocketFrame]) -> tuple[Chunk, ...]:
     return tuple(Chunk(frame.at, encode_frame_as_json_line(frame)) for frame in frames)
 
 
@@ -74,7 +74,7 @@ def _json_bytes_to_text(data: bytes) -> str | None:
         return None
 
 
-def parse_recorded_websocket_frames(body: bytes) -> list[Frame]:
+def parse_recorded_websocket_frames(body: bytes) -> list[WebSocketFrame]:
     """Decode a conversation. Raises CassetteCorrupt: a line does not have the form above."""
     found = []
     for number, line in enumerate(body.split(b"\n"), 1):
@@ -86,16 +86,16 @@ def parse_recorded_websocket_frames(body: bytes) -> list[Frame]:
     return found
 
 
-def _parse_frame_line(line: dict[str, Any]) -> Frame:
+def _parse_frame_line(line: dict[str, Any]) -> WebSocketFrame:
     client = {"client": True, "server": False}[line["from"]]
     at = int(line["t"])
     if "close" in line:
-        return Frame(at, client, str(line.get("reason") or ""), int(line["close"]))
+        return WebSocketFrame(at, client, str(line.get("reason") or ""), int(line["close"]))
     if "data" in line:
-        return Frame(at, client, base64.b64decode(line["data"], validate=True))
+        return WebSocketFrame(at, client, base64.b64decode(line["data"], validate=True))
     if not isinstance(text := line["text"], str):
         raise TypeError("text is no string")
-    return Frame(at, client, text.encode() if line.get("binary") else text)
+    return WebSocketFrame(at, client, text.encode() if line.get("binary") else text)
 
 
 def list_json_of_websocket_side(body: bytes, side: str) -> Iterator[object]:
@@ -126,7 +126,7 @@ def format_websocket_transcript(body: bytes) -> Iterator[str]:
         yield f"{frame.at / 1000:10.1f} ms  {'client ->' if frame.client else 'server <-'} {_format_frame(frame)}"
 
 
-def _format_frame(frame: Frame) -> str:
+def _format_frame(frame: WebSocketFrame) -> str:
     if frame.close == CUT:
         return "(cut, without a closing handshake)"
     if frame.close is not None:

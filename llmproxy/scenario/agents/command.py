@@ -28,7 +28,12 @@ from llmproxy.errors import AgentError, AgentUnreachable, LLMProxyError, SuiteEr
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession, copy_env_without_proxy_changes
 from llmproxy.scenario.types import AdapterModelAccessThroughProxy, AgentInput, AgentReturnTypes
-from llmproxy.scenario.values.messages import format_value, join_user_texts, keep_text_end, validate_agent_answer
+from llmproxy.scenario.values.messages import (
+    format_value_as_short_json,
+    join_user_texts,
+    keep_text_end,
+    validate_agent_answer,
+)
 
 _PLAIN_PROGRAM = "A program that reads its input to the end and prints an answer: `command: {run: ..., lines: false}`."
 _LIVES = ("run", "conversation")
@@ -302,9 +307,8 @@ class CommandAgent(AgentAdapter):
         if not isinstance(value, dict):
             raise self._build_output_error(child, line, "wrote a line on standard output that is no object")
         if "id" in value and value["id"] != frame["id"]:
-            raise AgentError(
-                f"{self.who} answered message {format_value(value['id'])} when it was asked message {frame['id']}."
-            )
+            other = format_value_as_short_json(value["id"])
+            raise AgentError(f"{self.who} answered message {other} when it was asked message {frame['id']}.")
         return value
 
     def _run_program(self, name: str, message: str, llm: AdapterModelAccessThroughProxy | None, closed: int) -> Any:

@@ -30,7 +30,7 @@ from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import (
     convert_json_value_to_text,
     extract_html_title,
-    format_value,
+    format_value_as_short_json,
     join_user_texts,
     keep_text_end,
     parse_value_path,
@@ -293,10 +293,9 @@ class HttpAdapter(AgentAdapter):
 
     def _build_refusal(self, status: int, location: str, answer: AgentHttpReply) -> AgentError:
         if status in _REDIRECTS:
-            return AgentError(
-                f"{self.who} answered HTTP {status}, a redirection to {format_value(location)}, which is not followed.",
-                hint="Give the address that answers.",
-            )
+            where = format_value_as_short_json(location)
+            what = f"{self.who} answered HTTP {status}, a redirection to {where}, which is not followed."
+            return AgentError(what, hint="Give the address that answers.")
         title = extract_html_title(answer.text)
         said = f"a web page ({title!r})" if title is not None else keep_text_end(answer.text) or "(nothing)"
         return AgentError(f"{self.who} answered HTTP {status}:\n{said}")
@@ -367,8 +366,8 @@ class HttpAgent(HttpAdapter):
             said = "".join(said)
         if said is None or isinstance(said, (int, float)):
             raise AgentError(
-                f"{self.who} has {format_value(said)} at {self.reply.text}, which is no text. It sent "
-                f"{format_value(whole)}"
+                f"{self.who} has {format_value_as_short_json(said)} at {self.reply.text}, which is no text. It sent "
+                f"{format_value_as_short_json(whole)}"
             )
         return validate_agent_answer(said, self.who)
 
@@ -377,7 +376,7 @@ class HttpAgent(HttpAdapter):
             return require_value_at_path(path, whole)
         except LookupError as error:
             raise AgentError(
-                f"{self.who} answered without {path.text}: {error}\nIt sent {format_value(whole)}"
+                f"{self.who} answered without {path.text}: {error}\nIt sent {format_value_as_short_json(whole)}"
             ) from error
 
 
@@ -407,10 +406,10 @@ class OpenAIAgent(HttpAdapter):
         if found.kind != _STREAM:
             value = as_dict(found.json(self.who))
             if value.get("error"):
-                raise AgentError(f"{self.who} answered with an error: {format_value(value['error'])}")
+                raise AgentError(f"{self.who} answered with an error: {format_value_as_short_json(value['error'])}")
             if not isinstance(value.get("choices"), list):
                 raise AgentError(
-                    f"{self.who} answered {format_value(value)}, which is no chat completion.",
+                    f"{self.who} answered {format_value_as_short_json(value)}, which is no chat completion.",
                     hint="Of another form? An agent of type `http` with `body` and `reply` takes any JSON.",
                 )
         return validate_agent_answer(_build_completion_reply(found, self.who), self.who)
@@ -421,7 +420,7 @@ def _build_completion_reply(found: AgentHttpReply, who: str) -> object:
     for value in list_stream_events(found.kind or "application/json", found.body):
         event = as_dict(value)
         if event.get("error"):
-            raise AgentError(f"{who} broke off with an error: {format_value(event['error'])}")
+            raise AgentError(f"{who} broke off with an error: {format_value_as_short_json(event['error'])}")
         decode_chat_completion(draft, event)
     message = draft.build_message()
     if not message.tool_calls:

@@ -15,7 +15,7 @@ from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.running.run import ScenarioRunFunctionArguments
 from llmproxy.scenario.script import judge as verdict
 from llmproxy.scenario.types import Message, ScenarioResult
-from llmproxy.scenario.values.run_ids_and_options import RunOptions, name_cassette
+from llmproxy.scenario.values.run_ids_and_options import ScenarioRunOptions, name_cassette
 
 CONCURRENCY = 8
 
@@ -47,7 +47,9 @@ async def judge_transcript(
     `purpose` is the prefix of the recordings, `about` separates equal requests in them; `proxy` as in `scenario.run`.
     """
     name = " ".join(filter(None, (purpose, transcript.id, about)))
-    options = RunOptions(proxy=proxy, mode=mode, cassette=name_cassette(name), history=list(transcript.messages))
+    options = ScenarioRunOptions(
+        proxy=proxy, mode=mode, cassette=name_cassette(name), history=list(transcript.messages)
+    )
     plan = ScenarioRunFunctionArguments(
         name=name, description=transcript.description, agents=[judge], verbose=False, cache_key=None,
         script=[verdict()], options=options, threaded=False,

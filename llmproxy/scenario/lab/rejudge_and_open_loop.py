@@ -32,7 +32,7 @@ from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, message
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import get_message_text
-from llmproxy.scenario.values.run_ids_and_options import RunOptions, name_cassette
+from llmproxy.scenario.values.run_ids_and_options import ScenarioRunOptions, name_cassette
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class RecordedUserLinesRunResult:
 
 async def open_loop(
     transcript: Transcript, agents: Sequence[Any], *, name: str = "", sample: int = 1,
-    options: RunOptions | None = None, **plan: Any,
+    options: ScenarioRunOptions | None = None, **plan: Any,
 ) -> RecordedUserLinesRunResult:  # fmt: skip
     """Run the recorded user's lines with the agent and let the judge decide, both live.
 
@@ -166,7 +166,7 @@ async def open_loop(
     if not any(each["role"] == "user" for each in transcript.messages):
         raise SettingsError(f"nobody speaks as the user in transcript {transcript.id!r}: there are no lines to play.")
     name = name or f"{transcript.id} open loop"
-    options = options or RunOptions()
+    options = options or ScenarioRunOptions()
     found: list[tuple[int, str, str]] = []
     ended = await ScenarioRunFunctionArguments(
         name=name,

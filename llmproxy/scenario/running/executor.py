@@ -25,7 +25,7 @@ from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
 from llmproxy.file_io import build_dict_without_duplicates
 from llmproxy.parsers import read_text_file_named_by_user
-from llmproxy.report.events import HOST, Handler, RedactingEventHandler, RunSettingsFromPytest, Started
+from llmproxy.report.events import HOST, EventHandler, RedactingEventHandler, RunSettingsFromPytest, Started
 from llmproxy.report.langwatch import LangWatchEventConverter, ScenarioEventBus, ScenarioEventStream
 from llmproxy.scenario.agent_adapter import AgentAdapter, OptionalAdapterAttributes
 from llmproxy.scenario.config import UNSET, OmittedArgumentSentinel, ScenarioConfig
@@ -45,7 +45,7 @@ from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoint_fin
 from llmproxy.scenario.values.messages import convert_json_value_to_text, copy_messages
 from llmproxy.scenario.values.run_ids_and_options import (
     DEFAULT_SET,
-    RunOptions,
+    ScenarioRunOptions,
     batch_run_id,
     classify_run_error,
     context_scenario,
@@ -65,7 +65,8 @@ _NAMING = threading.Lock()
 
 
 def choose_cassette_name(
-    name: str, set_id: str | None, description: str, script: Sequence[ScriptStep] | None, options: RunOptions, *,
+    name: str, set_id: str | None, description: str, script: Sequence[ScriptStep] | None,
+    options: ScenarioRunOptions, *,
     host: RunSettingsFromPytest = HOST, namesakes: dict[str, dict[str, int]] = _NAMESAKES,
 ) -> str:  # fmt: skip
     if options.cassette:
@@ -135,10 +136,10 @@ class ScenarioExecutor(ScriptActions):
         script: Sequence[ScriptStep] | None = None, max_turns: int | None = None,
         verbose: bool | int | None = None, cache_key: str | None = UNSET,  # noqa: FBT001 (the documented parameters)
         debug: bool | None = None, event_bus: ScenarioEventBus | None = None,  # noqa: FBT001 - as its users call it
-        set_id: str | None = None, *, min_turns: int | None = None, options: RunOptions | None = None,
+        set_id: str | None = None, *, min_turns: int | None = None, options: ScenarioRunOptions | None = None,
     ) -> None:  # fmt: skip
         self.name, self.description = name, description
-        self.options = options or RunOptions()
+        self.options = options or ScenarioRunOptions()
         self.agents = convert_to_agent_adapters(agents, self.options.parameters)
         self.steps = self.script = _check_script(script)
         given = ScenarioConfig(max_turns=max_turns, verbose=verbose, debug=debug, min_turns=min_turns)
@@ -398,8 +399,8 @@ class ScenarioExecutor(ScriptActions):
         return result.model_copy(update=found)
 
     @property
-    def handlers(self) -> tuple[Handler, ...]:
-        own = cast("Sequence[Handler]", self.options.handlers)  # functions were wrapped when the options were made
+    def handlers(self) -> tuple[EventHandler, ...]:
+        own = cast("Sequence[EventHandler]", self.options.handlers)  # functions were wrapped when the options were made
         handlers = (*HOST.handlers, *ScenarioConfig.defaults[1], *own)
         if not self.config.verbose:
             return handlers

@@ -28,7 +28,7 @@ from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.run_ids_and_options import (
     CALL_TIMEOUT,
-    RunOptions,
+    ScenarioRunOptions,
     classify_run_error,
     strip_own_frames_from_error,
 )
@@ -160,7 +160,7 @@ class ScenarioRunFunctionArguments:
     script: Sequence[ScriptStep] | None = None
     set_id: str | None = None
     min_turns: int | None = None
-    options: RunOptions = field(default_factory=RunOptions)
+    options: ScenarioRunOptions = field(default_factory=ScenarioRunOptions)
     threaded: bool = True
 
     def build_executor(self, sample: int = 1, runs: int = 1) -> ScenarioExecutor:
@@ -319,7 +319,7 @@ async def _run_with_arguments(given: dict[str, Any], *, threaded: bool) -> Scena
     runs, threshold = given.pop("runs"), given.pop("pass_rate")
     repeats = {name: given.pop(name) for name in ("early_stop", "allow_environment_errors")}
     of_plan = {name: given.pop(name) for name in _OF_PLAN}
-    options = RunOptions(**given)
+    options = ScenarioRunOptions(**given)
     # Once for all samples: the second scenario of a name in one test has a recording of its own.
     plan = ScenarioRunFunctionArguments(**of_plan, options=options, threaded=threaded)
     place = choose_cassette_name(plan.name, plan.set_id, plan.description, plan.script, options)

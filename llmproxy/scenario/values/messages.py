@@ -176,19 +176,19 @@ def _describe_kind(value: Any) -> str:
         return f"an object with {', '.join(map(str, list(value)[:12])) or 'nothing'}"
     if isinstance(value, list):
         return f"a list of {len(value)}"
-    return format_value(value)
+    return format_value_as_short_json(value)
 
 
 def validate_agent_answer(value: Any, who: str) -> Any:
     """Return the answer in a value: a text, message or messages. Raises AgentError, naming `who`: none, or empty."""
     if isinstance(value, dict) and "role" not in value:
         if value.get("error"):
-            raise AgentError(f"{who} answered with an error: {format_value(value['error'])}")
+            raise AgentError(f"{who} answered with an error: {format_value_as_short_json(value['error'])}")
         given = [name for name in _FORMS if value.get(name) is not None]
         if len(given) != 1:
             what = f"has {' and '.join(given)}" if given else "has none of them"
             raise AgentError(
-                f"{who} answered {format_value(value)}, which {what}.",
+                f"{who} answered {format_value_as_short_json(value)}, which {what}.",
                 hint='An answer is {"text": "..."}, {"message": {...}} or {"messages": [...]}.',
             )
         value = value[given[0]]
@@ -206,11 +206,11 @@ def validate_agent_answer(value: Any, who: str) -> Any:
 def _check_message(value: Any, who: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise AgentError(
-            f"{who} answered {format_value(value)}, which is neither a text nor a message.",
+            f"{who} answered {format_value_as_short_json(value)}, which is neither a text nor a message.",
             hint='A message is {"role": "assistant", "content": "..."}.',
         )
     if value["role"] == "assistant" and not value.get("content") and not value.get("tool_calls"):
-        raise AgentError(f"{who} answered with an empty message: {format_value(value)}")
+        raise AgentError(f"{who} answered with an empty message: {format_value_as_short_json(value)}")
     return value
 
 
@@ -224,7 +224,7 @@ def join_user_texts(messages: Iterable[dict[str, Any]]) -> str | None:
     return "\n\n".join(texts) if texts else None
 
 
-def format_value(value: object) -> str:
+def format_value_as_short_json(value: object) -> str:
     """Return a value as JSON on one printable line, shortened."""
     return clip_json(value, SHOWN)
 

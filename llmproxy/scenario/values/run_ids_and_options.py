@@ -66,7 +66,7 @@ CALL_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class ScenarioRunOptions:
     """The keyword-only additions of `run`, which documents them."""
 
     proxy: str | bool | None = None
@@ -140,7 +140,7 @@ class ScenarioExecutorProtocol(Protocol):
     """The part of a run used by lower layers; `ScenarioExecutor` is one."""
 
     config: ScenarioConfig
-    options: RunOptions
+    options: ScenarioRunOptions
     marks: list[str]
     from_cache: list[str]
     wire_calls: Sequence[ToolUse] | None

@@ -41,7 +41,7 @@ from llmproxy.suite.matchers.apply import (
     may_count_be_zero,
 )
 from llmproxy.suite.matchers.variable_references import StepError
-from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
+from llmproxy.suite.schema.assertions import CreatedRowsAssertion, Verify, WaitForRows
 from llmproxy.suite.stores.protocol import (
     ColumnType,
     EntityInfo,
@@ -144,7 +144,7 @@ def _list_all_rows(run: RowCheckContext, info: EntityInfo) -> Rows:
 
 
 def check_created_rows(
-    run: RowCheckContext, before: RowSnapshotBeforeStep | LLMProxyError, wanted: Sequence[Created]
+    run: RowCheckContext, before: RowSnapshotBeforeStep | LLMProxyError, wanted: Sequence[CreatedRowsAssertion]
 ) -> list[Assertion]:
     made: list[Assertion] = []
     for number, item in enumerate(wanted):
@@ -157,7 +157,7 @@ def check_created_rows(
 
 
 def _check_created_until_deadline(
-    run: RowCheckContext, name: str, before: RowSnapshotBeforeStep, item: Created
+    run: RowCheckContext, name: str, before: RowSnapshotBeforeStep, item: CreatedRowsAssertion
 ) -> list[Assertion]:
     end = run.clock() + (item.within or 0) / 1000
     while True:
@@ -179,7 +179,7 @@ def _check_created_until_deadline(
 
 
 def _check_created_rows(
-    run: RowCheckContext, name: str, before: RowSnapshotBeforeStep, item: Created
+    run: RowCheckContext, name: str, before: RowSnapshotBeforeStep, item: CreatedRowsAssertion
 ) -> tuple[EntityInfo, list[Assertion], list[Row]]:
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
@@ -220,7 +220,7 @@ class _RowDoubt:
 
 
 def _list_row_doubts(
-    run: RowCheckContext, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Rows
+    run: RowCheckContext, info: EntityInfo, item: CreatedRowsAssertion, foreign: Rows, given: Rows, changed: Rows
 ) -> list[_RowDoubt]:
     made = []
     for each in compute_column_matches_of_rows(foreign, item.fields, run.scope):
@@ -243,12 +243,17 @@ def _list_row_doubts(
     ]
 
 
-def _belongs_to_user(run: RowCheckContext, info: EntityInfo, item: Created, row: Row) -> bool:
+def _belongs_to_user(run: RowCheckContext, info: EntityInfo, item: CreatedRowsAssertion, row: Row) -> bool:
     return info.user is None or run.user is None or info.user in item.fields or row.get(info.user) == run.user
 
 
 def _report_doubtful_rows(
-    run: RowCheckContext, name: str, item: Created, found: list[Assertion], sure: int, doubts: Sequence[_RowDoubt]
+    run: RowCheckContext,
+    name: str,
+    item: CreatedRowsAssertion,
+    found: list[Assertion],
+    sure: int,
+    doubts: Sequence[_RowDoubt],
 ) -> list[Assertion]:
     """Report doubtful rows: as an error if they decide, or if it held only without them."""
     if not doubts:
@@ -268,13 +273,18 @@ def _report_doubtful_rows(
     return found
 
 
-def _build_unknown_count(name: str, item: Created, said: str, hint: str) -> Assertion:
+def _build_unknown_count(name: str, item: CreatedRowsAssertion, said: str, hint: str) -> Assertion:
     what, where = ("whether a row was", "") if item.count is None else ("how many rows were", ".count")
     return make_error_assertion(f"{name}{where}", StepError(f"it is not known {what} added: {said}", hint=hint))
 
 
 def _check_new_rows(
-    run: RowCheckContext, name: str, info: EntityInfo, item: Created, judged: list[RowWithColumnMatches], none: str
+    run: RowCheckContext,
+    name: str,
+    info: EntityInfo,
+    item: CreatedRowsAssertion,
+    judged: list[RowWithColumnMatches],
+    none: str,
 ) -> list[Assertion]:
     matching = [each for each in judged if each.all_match]
     if item.count is not None:
@@ -308,7 +318,7 @@ def run_verify_step_row_checks(run: RowCheckContext, name: str, wanted: Verify) 
     return made
 
 
-def wait_until_rows_match(run: RowCheckContext, name: str, wanted: WaitFor) -> list[Assertion]:
+def wait_until_rows_match(run: RowCheckContext, name: str, wanted: WaitForRows) -> list[Assertion]:
     if wanted.id is None and not wanted.filters:
         return [make_error_assertion(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
     verify = Verify.model_construct(entity=wanted.entity, id=wanted.id, filters=wanted.filters, fields=wanted.until)

@@ -47,14 +47,14 @@ from llmproxy.suite.run.step_context import (
     find_judge_and_user_upstreams,
     normalize_suite_faults,
 )
-from llmproxy.suite.schema.suite import Hook, Teardown
+from llmproxy.suite.schema.suite import SuiteHook, Teardown
 from llmproxy.suite.stores import StoreAdapter
 from llmproxy.suite.stores.config import import_module_attribute
 
 _TAIL = 1000
 
 
-async def run_hook(hook: Hook | Teardown, folder: Path, env: Mapping[str, str], name: str) -> None:
+async def run_hook(hook: SuiteHook | Teardown, folder: Path, env: Mapping[str, str], name: str) -> None:
     """Run a hook in the suite's folder, with `env`; `name` is for errors. Raises SuiteError, MachineError."""
     limit = hook.timeout / 1000
     try:
@@ -263,7 +263,7 @@ def _drop_other_scenarios_unknown_entities(store: StoreAdapter, names: Sequence[
     return found
 
 
-async def _run_hooks(hooks: tuple[Hook, ...], context: StepContext) -> list[str]:
+async def _run_hooks(hooks: tuple[SuiteHook, ...], context: StepContext) -> list[str]:
     notes: list[str] = []
     for hook in hooks:
         try:

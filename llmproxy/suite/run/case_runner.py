@@ -54,7 +54,7 @@ from llmproxy.suite.run.step_context import (
     run_judge,
     run_simulated_conversation,
 )
-from llmproxy.suite.schema.assertions import PauseFor, SetupItem, WaitFor
+from llmproxy.suite.schema.assertions import PauseFor, SetupRow, WaitForRows
 from llmproxy.suite.schema.suite import (
     ChatOrSimulateStep,
     ChatStep,
@@ -124,7 +124,7 @@ async def _execute_step(context: StepContext, step: StepBase) -> StepResult:
             return StepResult(rest=[build_not_rejudgeable_assertion(step.kind)])
         case VerifyStep():
             return StepResult(rest=await asyncio.to_thread(run_verify_step_row_checks, rows, "verify", step.verify))
-        case WaitStep(wait=WaitFor() as wanted):
+        case WaitStep(wait=WaitForRows() as wanted):
             if context.run_context.options.fast_waits:
                 wanted = wanted.model_copy(update={"poll_interval": _FAST})
             return StepResult(rest=await asyncio.to_thread(wait_until_rows_match, rows, "wait", wanted))
@@ -195,7 +195,7 @@ def _list_traffic_remarks(
     return made
 
 
-async def _insert_setup_rows(context: StepContext, items: Iterable[SetupItem]) -> None:
+async def _insert_setup_rows(context: StepContext, items: Iterable[SetupRow]) -> None:
     """Insert rows in order. Raises StoreError, SuiteError, StepError: one could not be inserted."""
     for item in items:
         await run_in_thread_to_end(

@@ -21,7 +21,7 @@ from llmproxy.client.control import ControlApiClient
 from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import AgentError, MachineError, SettingsError, SuiteError
 from llmproxy.protocol import AGENT, OFFLINE, Decision
-from llmproxy.report.events import Assertion, Event, Handler, Status, notify_handlers
+from llmproxy.report.events import Assertion, Event, EventHandler, Status, notify_handlers
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
@@ -31,7 +31,7 @@ from llmproxy.suite.checks.chat_step_assertions import SuiteSnapshotFile
 from llmproxy.suite.matchers.apply import make_error_assertion
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
-from llmproxy.suite.schema.assertions import WaitFor
+from llmproxy.suite.schema.assertions import WaitForRows
 from llmproxy.suite.schema.suite import ChatOrSimulateStep, Scenario, SetupStep, VerifyStep, WaitStep
 from llmproxy.suite.stores import StoreAdapter, StoreResetSettings, build_suite_store, parse_store_reset_method
 from llmproxy.trace.observing.agent_activity import build_store_independent_id
@@ -290,7 +290,7 @@ def list_checked_entities(scenario: Scenario) -> Iterator[tuple[str, Mapping[str
         match step:
             case ChatOrSimulateStep():
                 yield from ((item.entity, item.fields) for item in step.created or ())
-            case VerifyStep(verify=look) | WaitStep(wait=WaitFor() as look):
+            case VerifyStep(verify=look) | WaitStep(wait=WaitForRows() as look):
                 yield look.entity, look.filters
 
 
@@ -302,7 +302,7 @@ class SuiteRunContext:
     proxy: str | None
     """Its URL; None: without a proxy no assertion about traffic can be evaluated."""
     token: str = ""
-    handlers: Sequence[Handler] = ()
+    handlers: Sequence[EventHandler] = ()
     agent: Mapping[str, Any] | None = None
     """Agent in place of the suites' `agent`, with its base folder."""
     store: Mapping[str, Any] | None = None

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.amount_formatting import format_count, format_seconds, mean_if_all_known, name_some
-from llmproxy.calls_and_totals import describe_served_failures, find_fail_on_exit_code
+from llmproxy.calls_and_totals import describe_replayed_failures, find_fail_on_exit_code
 from llmproxy.client import fault_sweep_judging as judging
 from llmproxy.client.child_env import in_ci
 from llmproxy.client.session_reports import sum_session_reports
@@ -250,7 +250,7 @@ async def run_cases(
             batch.notes.append(unfiled)
             code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
         totals = sum_session_reports(each.wire for each in every if each.wire)
-        if failures := describe_served_failures(totals, f"{asked.mode_flag} auto"):
+        if failures := describe_replayed_failures(totals, f"{asked.mode_flag} auto"):
             batch.notes.append(failures)
         forbidden = find_fail_on_exit_code(totals, carried=asked.fail_on_carried, stale=asked.fail_on_stale)
         if code is Exit.OK and forbidden:

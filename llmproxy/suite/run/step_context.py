@@ -41,7 +41,7 @@ from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, 
 from llmproxy.scenario.values.messages import (
     UserFarewellMessages,
     convert_return_to_messages,
-    format_value,
+    format_value_as_short_json,
     get_message_text,
 )
 from llmproxy.scenario.values.run_ids_and_options import derive_thread_id
@@ -52,7 +52,7 @@ from llmproxy.suite.matchers.registry import quote
 from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.run_context import ReplayingAgentAdapter, SuiteRunContext, build_not_rejudgeable_assertion
-from llmproxy.suite.schema.assertions import Judging
+from llmproxy.suite.schema.assertions import JudgeAssertion
 from llmproxy.suite.schema.suite import ChatOrSimulateStep, JudgeStep, SimulateStep, Simulation
 from llmproxy.suite.selection import add_record_command_to_miss
 from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver
@@ -211,7 +211,9 @@ class SuiteAgentCaller:
             if agent.role is not AgentRole.AGENT:
                 raise
             what = type(returned).__name__
-            raise AgentError(f"{name} returned {format_value(returned)} ({what}).", hint=_ANSWERS) from error
+            raise AgentError(
+                f"{name} returned {format_value_as_short_json(returned)} ({what}).", hint=_ANSWERS
+            ) from error
         if agent.role is AgentRole.AGENT and not _get_last_answer_text(messages):
             raise AgentError(f"{name} gave an empty answer to {self._said!r}.")
         return messages
@@ -497,7 +499,7 @@ def _judge_goal_by_farewell(said: Simulation, farewell: UserFarewellMessages | N
 
 
 async def run_judge(
-    context: StepContext, conversation: SuiteConversation | None, said: Judging, name: str
+    context: StepContext, conversation: SuiteConversation | None, said: JudgeAssertion, name: str
 ) -> list[Assertion]:
     if conversation is None or not conversation.has_begun:
         return [make_error_assertion(name, "there is no conversation to judge: nothing was said in it")]
@@ -506,12 +508,12 @@ async def run_judge(
 
 async def _judge_criteria(context: StepContext, conversation: SuiteConversation, said: Simulation) -> list[Assertion]:
     model = context.case.suite.defaults.judge_model if context.case.suite.defaults else None
-    judging = Judging.model_construct(criteria=said.criteria, model=model)
+    judging = JudgeAssertion.model_construct(criteria=said.criteria, model=model)
     return await _ask_judge_for_assertions(context, conversation, judging, "simulate.criteria")
 
 
 async def _ask_judge_for_assertions(
-    context: StepContext, conversation: SuiteConversation, said: Judging, name: str
+    context: StepContext, conversation: SuiteConversation, said: JudgeAssertion, name: str
 ) -> list[Assertion]:
     criteria = [context.scope.interpolate_text(each) for each in said.criteria]
     try:

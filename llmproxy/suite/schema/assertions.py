@@ -226,7 +226,7 @@ Every = Annotated[
 """As `Fields`; or whether all keys must hold of every call (true), or of one (false)."""
 
 
-class SetupItem(SuiteModelBase):
+class SetupRow(SuiteModelBase):
     """A row that is inserted into the store before the scenario begins."""
 
     insert: Entity
@@ -276,7 +276,7 @@ class Verify(RowSelection):
         return self
 
 
-class WaitFor(RowSelection):
+class WaitForRows(RowSelection):
     """Polls the store until the rows match."""
 
     until: Fields
@@ -326,7 +326,7 @@ class NodeRequiringAnAssertion(SuiteModelBase):
         return self
 
 
-class Judging(SuiteModelBase):
+class JudgeAssertion(SuiteModelBase):
     """Criteria for a judge about the conversation."""
 
     criteria: Annotated[tuple[Text, ...], Field(min_length=1)]
@@ -437,7 +437,7 @@ class Response(NodeRequiringAnAssertion):
     """Matchers that all hold."""
     not_: Matcher | None = Field(default=None, alias="not")
     """A matcher that does not hold."""
-    judge: Judging | None = None
+    judge: JudgeAssertion | None = None
     """Criteria that a judge must find true of the conversation so far."""
     snapshot: Flag = False
     """Equal to the answer that `--update` stored."""
@@ -467,7 +467,7 @@ class Response(NodeRequiringAnAssertion):
         return super().prepare_value(data, info)
 
 
-class Created(SuiteModelBase):
+class CreatedRowsAssertion(SuiteModelBase):
     """Rows that did not exist when the step began."""
 
     entity: Entity

@@ -15,13 +15,13 @@ from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.matchers.registry import get_type_name, quote
 from llmproxy.suite.schema.assertions import (
     Count,
-    Created,
+    CreatedRowsAssertion,
     Entity,
     Evidence,
     FaultsGiven,
     Fields,
     Flag,
-    Judging,
+    JudgeAssertion,
     MessageProcessing,
     Milliseconds,
     MocksGiven,
@@ -29,7 +29,7 @@ from llmproxy.suite.schema.assertions import (
     PauseFor,
     Reason,
     Response,
-    SetupItem,
+    SetupRow,
     Share,
     Text,
     Texts,
@@ -38,7 +38,7 @@ from llmproxy.suite.schema.assertions import (
     Usage,
     Value,
     Verify,
-    WaitFor,
+    WaitForRows,
 )
 from llmproxy.suite.schema.base_nodes import SuiteModelBase, add_problem, build_type_error, build_value_error
 
@@ -98,7 +98,7 @@ class ChatOrSimulateStep(StepBase):
     too."""
     response: Response | None = None
     """The agent's last answer in this step."""
-    created: Annotated[tuple[Created, ...], Field(min_length=1)] | None = None
+    created: Annotated[tuple[CreatedRowsAssertion, ...], Field(min_length=1)] | None = None
     """Rows created in this step."""
     usage: Usage | None = None
     """Tokens, calls and costs of this step."""
@@ -193,7 +193,7 @@ class JudgeStep(StepBase):
     """A judge evaluates the conversation so far."""
 
     kind = "judge"
-    judge: Judging
+    judge: JudgeAssertion
     """Criteria."""
     conversation: Text | None = None
     """Name of the conversation; default: that of the last chat step."""
@@ -208,7 +208,7 @@ class VerifyStep(StepBase):
 
 
 def _tag_wait(value: object) -> str:
-    if isinstance(value, (PauseFor, WaitFor)):
+    if isinstance(value, (PauseFor, WaitForRows)):
         return "(pause)" if isinstance(value, PauseFor) else "(row)"
     return "(pause)" if isinstance(value, Mapping) and value.keys() & {"seconds", "ms"} else "(row)"
 
@@ -217,7 +217,9 @@ class WaitStep(StepBase):
     """Waits for rows of the store, or for a time."""
 
     kind = "wait"
-    wait: Annotated[Annotated[PauseFor, Tag("(pause)")] | Annotated[WaitFor, Tag("(row)")], Discriminator(_tag_wait)]
+    wait: Annotated[
+        Annotated[PauseFor, Tag("(pause)")] | Annotated[WaitForRows, Tag("(row)")], Discriminator(_tag_wait)
+    ]
     """Condition or time."""
 
 
@@ -225,7 +227,7 @@ class SetupStep(StepBase):
     """Inserts rows into the store between other steps."""
 
     kind = "setup"
-    setup: Annotated[tuple[SetupItem, ...], Field(min_length=1)]
+    setup: Annotated[tuple[SetupRow, ...], Field(min_length=1)]
     """The rows, in this order."""
 
 
@@ -293,26 +295,26 @@ class CommandOrPythonHook(SuiteModelBase):
     """Time limit."""
 
 
-class Hook(CommandOrPythonHook):
+class SuiteHook(CommandOrPythonHook):
     """Your own action before or after: a command or a Python function."""
 
     @model_validator(mode="after")
-    def _require_one(self, info: ValidationInfo) -> Hook:
+    def _require_one(self, info: ValidationInfo) -> SuiteHook:
         if len(self.given & {"command", "python"}) != 1:
             add_problem(info, self.place, "a hook has either `command` or `python`")
         return self
 
 
-class Hooks(SuiteModelBase):
+class SuiteHooks(SuiteModelBase):
     """Actions around scenarios. A failing one is an error of the environment."""
 
-    before_all: tuple[Hook, ...] = ()
+    before_all: tuple[SuiteHook, ...] = ()
     """Once, before the first scenario."""
-    before_each: tuple[Hook, ...] = ()
+    before_each: tuple[SuiteHook, ...] = ()
     """Before each run of a scenario, before its setup."""
-    after_each: tuple[Hook, ...] = ()
+    after_each: tuple[SuiteHook, ...] = ()
     """After each run, also a failed one."""
-    after_all: tuple[Hook, ...] = ()
+    after_all: tuple[SuiteHook, ...] = ()
     """Once, after the last scenario."""
 
 
@@ -387,7 +389,7 @@ class Scenario(SuiteModelBase):
     """Its user; default: the suite's, else `test-user`."""
     vars: dict[str, Any] = Field(default_factory=dict)
     """Names with values, for `$name`."""
-    setup: tuple[SetupItem, ...] = ()
+    setup: tuple[SetupRow, ...] = ()
     """Rows to insert into the store first, in this order."""
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
     """Steps, in this order."""
@@ -457,7 +459,7 @@ class IncludedPart(SuiteModelBase):
     """Defaults of scenarios."""
     default_tags: Texts = ()
     """Tags of every scenario."""
-    hooks: Hooks | None = None
+    hooks: SuiteHooks | None = None
     """Actions around scenarios."""
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import httpx
 
-from llmproxy.did_you_mean import fold_name_case
+from llmproxy.did_you_mean import normalize_name_spelling
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.messages import ParsedJsonPath, parse_value_path, require_value_at_path
 from llmproxy.suite.stores.protocol import (
@@ -188,7 +188,7 @@ def find_sign_of_more_rows_in_response(
 
 
 def _find_paging_signs(value: Any, here: int, so_far: int, pages: int) -> Iterator[str]:
-    members = [(path, fold_name_case(name), found) for path, name, found in _walk_members(value)]
+    members = [(path, normalize_name_spelling(name), found) for path, name, found in _walk_members(value)]
     over = any((name in _MORE and found is False) or (name in _OVER and found is True) for _, name, found in members)
     for path, folded, found in members:
         more = (folded in _MORE and found is True) or (folded in _OVER and found is False and bool(here))
@@ -217,7 +217,7 @@ def _walk_members(value: Any) -> Iterator[tuple[str, str, Any]]:
         return
     for name, found in value.items():
         yield f"$.{name}", str(name), found
-        if isinstance(found, Mapping) and fold_name_case(str(name)) in map(fold_name_case, _HOLDERS):
+        if isinstance(found, Mapping) and normalize_name_spelling(str(name)) in map(normalize_name_spelling, _HOLDERS):
             yield from ((f"$.{name}{path[1:]}", inner, each) for path, inner, each in _walk_members(found))
 
 

@@ -24,7 +24,7 @@ from enum import Enum, StrEnum
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
-from llmproxy.did_you_mean import did_you_mean, fold_name_case
+from llmproxy.did_you_mean import did_you_mean, normalize_name_spelling
 from llmproxy.errors import MachineError, SuiteError
 
 Row = dict[str, Any]
@@ -172,7 +172,9 @@ def build_unknown_entity_error(name: str, known: Iterable[str], hint: str = "") 
 def build_unknown_column_error(info: EntityInfo, name: str, where: str) -> UnknownColumn:
     names = list(info.columns)
     hint = ""
-    if alike := [each for each in names if fold_name_case(each) == fold_name_case(name) and each != name]:
+    if alike := [
+        each for each in names if normalize_name_spelling(each) == normalize_name_spelling(name) and each != name
+    ]:
         hint = f"Write {alike[0]!r}, or map the name: store.entities.{info.name}.columns: {{{name}: {alike[0]}}}"
     return UnknownColumn(
         f"{where}: {info.name} has no column {name!r}{_suggest(name, names)}\nIt has {', '.join(names)}.", hint=hint
@@ -180,7 +182,7 @@ def build_unknown_column_error(info: EntityInfo, name: str, where: str) -> Unkno
 
 
 def _suggest(name: str, names: Sequence[str]) -> str:
-    alike = {fold_name_case(each): each for each in names}.get(fold_name_case(name))
+    alike = {normalize_name_spelling(each): each for each in names}.get(normalize_name_spelling(name))
     return did_you_mean(name, names) if alike is None else f"; did you mean {alike!r}?"
 
 

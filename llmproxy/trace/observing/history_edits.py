@@ -94,7 +94,7 @@ def _list_answer_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, 
         yield (index if isinstance(index, int) else 0), as_dict(value.get(block))
 
 
-def explain_history_kept_by_provider(exchange: DecodedExchange) -> str:
+def explain_unobservable_history(exchange: DecodedExchange) -> str:
     if list_ids_of_continued_state(exchange.tree):
         return "the provider keeps the history (previous_response_id or conversation), so it is not in the request"
     if exchange.tree.get("truncation") == "auto":
@@ -136,7 +136,7 @@ def find_history_cuts(
         for each in read_provider_edits_from_answer(seen.exchange):
             finding = _build_activated_finding("declared", each.reason, seen, dict(each.values), each.summaries)
             found[each.processor].append(finding)
-        if reason := explain_history_kept_by_provider(seen.exchange):
+        if reason := explain_unobservable_history(seen.exchange):
             doubts.append(f"{seen.label}: {reason}")
             continue
         link = find_continued_request(seen, all_seen, continues=continues, spoken=spoken)

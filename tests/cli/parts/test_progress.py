@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import io
 
-from llmproxy.cli.parts.printing import ProgressLine
+from llmproxy.cli.parts.printing import LongTaskProgressLine
 from tests.report.test_console import Terminal
 
 
 def test_nothing_is_said_of_what_is_done_in_a_second() -> None:
     """Nor anything in a pipe, however long it takes."""
     now = [0.0]
-    working = ProgressLine("verifying x.db", "interaction", stream=io.StringIO(), clock=lambda: now[0])
+    working = LongTaskProgressLine("verifying x.db", "interaction", stream=io.StringIO(), clock=lambda: now[0])
     assert working.format_line() == ""
     now[0] = 0.9
     assert working.format_line() == ""
     pipe = io.StringIO()
-    with ProgressLine("verifying", stream=pipe) as silent:
+    with LongTaskProgressLine("verifying", stream=pipe) as silent:
         assert list(silent.iterate("ab")) == ["a", "b"]
     assert pipe.getvalue() == ""
 
 
 def test_it_says_how_far_it_is_and_since_when() -> None:
     now = [0.0]
-    working = ProgressLine("verifying x.db", "interaction", clock=lambda: now[0])
+    working = LongTaskProgressLine("verifying x.db", "interaction", clock=lambda: now[0])
     for n, _ in enumerate(working.iterate(range(3), 1200)):
         now[0] = 12.0
         if n == 2:
@@ -37,7 +37,7 @@ def test_the_line_goes_away_when_the_work_is_done() -> None:
     """What is printed afterwards begins at the left of an empty line."""
     screen = Terminal()
     now = [0.0]
-    with ProgressLine("exporting", stream=screen, clock=lambda: now[0]) as working:
+    with LongTaskProgressLine("exporting", stream=screen, clock=lambda: now[0]) as working:
         now[0] = 2.0
         working._overwrite_line(working.format_line())
     assert screen.getvalue().startswith("\rexporting, 2 s")

@@ -23,7 +23,7 @@ from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.cassettes.importing import ImportedOrSkippedExchange, convert_exchanges
 from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_stores_into_new_one
 from llmproxy.core.changes.accepted_change_model import build_accepted_changes
-from llmproxy.core.changes.segment_change import Change, digest_texts
+from llmproxy.core.changes.segment_change import SegmentChange, digest_texts
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_row
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -415,7 +415,9 @@ def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path
     """Each accepted a change and one dropped one: the file says both new ones and not the third, and is read back."""
 
     def accepted(name: str, *texts: str) -> Path:
-        made = [Change("system", "system prompt", "a", text, "0" * 16, digest_texts([text]), ()) for text in texts]
+        made = [
+            SegmentChange("system", "system prompt", "a", text, "0" * 16, digest_texts([text]), ()) for text in texts
+        ]
         store = fill(folder(name, [named(1, "c")]).with_suffix(".accepted"), [named(1, "c")])
         with SqliteCassetteStore.open(store, writable=True, now=lambda: NOW) as opened:
             store_accepted_changes(opened, "c", build_accepted_changes(made, date(2026, 11, 26)))

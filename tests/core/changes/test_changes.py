@@ -30,8 +30,8 @@ from llmproxy.core.changes.request_parsing import (
 from llmproxy.core.changes.segment_change import (
     CarriedAnswerAttempt,
     CarriedAnswerRefusal,
-    Change,
     RefusalReason,
+    SegmentChange,
     diff_hunks,
     digest_texts,
 )
@@ -153,9 +153,9 @@ def test_parameters_may_hold_a_question() -> None:
 DAY = date(2026, 11, 26)
 
 
-def _change(before: str | None, after: str | None, segment: str = "system prompt") -> Change:
+def _change(before: str | None, after: str | None, segment: str = "system prompt") -> SegmentChange:
     digests = ["" if text is None else digest_texts([text]) for text in (before, after)]
-    return Change("system", segment, before, after, digests[0], digests[1], diff_hunks(before, after))
+    return SegmentChange("system", segment, before, after, digests[0], digests[1], diff_hunks(before, after))
 
 
 BRIEF = _change("You help.\nBe brief.", "You help.\nBe brief and kind.")
@@ -168,9 +168,12 @@ def test_a_change_is_named_by_its_lines() -> None:
     assert BRIEF.edit_digest != BRIEF._replace(segment="tool search").edit_digest
     assert str(BRIEF) == 'system prompt, line 2: "Be brief." -> "Be brief and kind."'
     assert str(_change(None, "x")) == "system prompt is new"
-    changes = (BRIEF, Change.from_json(BRIEF.to_json()))
+    changes = (BRIEF, SegmentChange.from_json(BRIEF.to_json()))
     made, read = ((each.name, each.digests, str(each), each.difference_text) for each in changes)
-    assert (made, str(Change.from_json(BRIEF.to_json() | {"place": "autre", "text": "autre"}))) == (read, "autre")
+    assert (made, str(SegmentChange.from_json(BRIEF.to_json() | {"place": "autre", "text": "autre"}))) == (
+        read,
+        "autre",
+    )
 
 
 @pytest.mark.parametrize(("change", "client", "covered"), [
@@ -178,7 +181,7 @@ def test_a_change_is_named_by_its_lines() -> None:
     (_change("Day 3.\nBe brief.", "Day 3.\nBe brief and kind."), None, False),  # nobody saw this text
     (_change("You help.\nBe brief.", "You help.\nBe kind."), None, False),
 ])  # fmt: skip
-def test_it_covers_what_was_seen(change: Change, client: ClientProgram | None, covered: bool) -> None:
+def test_it_covers_what_was_seen(change: SegmentChange, client: ClientProgram | None, covered: bool) -> None:
     """An accepted change holds for the very texts that somebody accepted, and for no others."""
     assert build_accepted_changes([BRIEF], DAY)[0].covers_change(change, client) is covered
 

@@ -86,7 +86,7 @@ def check_documented(method: str, path: str, status: int, value: object) -> None
     """Hold an answer against the document, where it knows the path; errors that no path explains are all alike."""
     shape = re.sub(r"^sessions/[^/]+", "sessions/{name}", path.partition("?")[0])
     operation = DOCUMENT["paths"].get(PREFIX + shape, {}).get("get" if method == "HEAD" else method.lower())
-    schema: object = {"$ref": "#/components/schemas/Error"}
+    schema: object = {"$ref": "#/components/schemas/ControlErrorBody"}
     if operation is not None:
         assert str(status) in operation["responses"], f"{method} {shape} answers {status}, which is not documented"
         found = operation["responses"][str(status)]

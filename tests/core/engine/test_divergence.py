@@ -14,7 +14,7 @@ from llmproxy.core.engine.forking import ForkFeature, ForkInterceptor, ForkState
 from llmproxy.core.forks.fork_rows import CopiedRecording, find_fork
 from llmproxy.core.forks.overrides import parse_answer_override_options
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.sessions.call_interceptor import Decided, Lookup
+from llmproxy.core.sessions.call_interceptor import Decided, RecordingLookup
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session, SessionSettings
 from llmproxy.core.store.file.store import SqliteCassetteStore
@@ -87,7 +87,7 @@ def test_a_fork_is_begun_in_the_store(tmp_path: Path, forks: ForkInterceptor) ->
     state.made[2] = chat("two", "by hand", cassette="a", started_at=NOW + 1)
     sent.session.count_arrival(("agent", chat("one").key), 1)
     hit = Decided(Decision.RECORD)
-    assert forks.on_decision(sent, Lookup(chat("one").key, (), canonical), hit).decision is Decision.RECORD
+    assert forks.on_decision(sent, RecordingLookup(chat("one").key, (), canonical), hit).decision is Decision.RECORD
     with SqliteCassetteStore.open(tmp_path / "x.db", writable=False, now=lambda: NOW) as store:
         assert [b"by hand" in each.response.body for each in store.iter_interactions("b")] == [False, True]
         found = known(find_fork(store, "b", 1))

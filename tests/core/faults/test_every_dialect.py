@@ -18,7 +18,7 @@ from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.stream_events import classify_response_ending, list_stream_events
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.faults.kinds import KINDS, is_streamed
-from llmproxy.core.faults.rules import FaultCandidateCall, FaultyAnswer
+from llmproxy.core.faults.rules import CallSeenByFaultRules, FaultyAnswer
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Ending, Response, header
@@ -41,7 +41,7 @@ class Case(NamedTuple):
     said: Message
 
     @property
-    def call(self) -> FaultCandidateCall:
+    def call(self) -> CallSeenByFaultRules:
         target = "/v1beta/models/g:streamGenerateContent?alt=sse" if self.stream else "/v1/x"
         body = b'{"stream_options":{"include_usage":true}}'
         family = FAMILIES.get(self.operation, "openai")

@@ -29,7 +29,7 @@ from llmproxy.core.sessions.session import (
     Session,
     SessionSettings,
     parse_party_header,
-    split_sample_name,
+    split_cassette_and_sample,
 )
 from llmproxy.core.traffic.interaction import Ending, Headers, Key
 from llmproxy.errors import RefusedError
@@ -51,7 +51,7 @@ def session(mode: Mode = Mode.REPLAY, *, complete: bool = False) -> Session:
 ])  # fmt: skip
 def test_a_name_is_cassette_and_sample(name: str, expected: tuple[str, int]) -> None:
     """A tilde and a number from 1 at the end is the sample."""
-    assert split_sample_name(name) == expected
+    assert split_cassette_and_sample(name) == expected
 
 
 @pytest.mark.parametrize(

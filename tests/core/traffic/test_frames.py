@@ -25,7 +25,7 @@ from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.core.traffic.websocket_frames import (
     CONTENT_TYPE,
     CUT,
-    Frame,
+    WebSocketFrame,
     encode_frame_as_json_line,
     encode_websocket_frames_as_chunks,
     extract_websocket_requests,
@@ -38,12 +38,12 @@ from llmproxy.errors import CassetteCorrupt, SettingsError
 from tests.support.narrowing import known
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
-messages = st.builds(Frame, st.integers(0, 1 << 50), st.booleans(), texts | st.binary())
-ends = st.builds(Frame, st.integers(0, 1 << 50), st.booleans(), texts, st.integers(1000, 4999))
+messages = st.builds(WebSocketFrame, st.integers(0, 1 << 50), st.booleans(), texts | st.binary())
+ends = st.builds(WebSocketFrame, st.integers(0, 1 << 50), st.booleans(), texts, st.integers(1000, 4999))
 
 
 @given(st.lists(messages | ends))
-def test_what_is_written_can_be_read(frames: list[Frame]) -> None:
+def test_what_is_written_can_be_read(frames: list[WebSocketFrame]) -> None:
     """Text, bytes and ends survive, whatever is in them; a line is a chunk, with its time."""
     pieces = encode_websocket_frames_as_chunks(frames)
     assert parse_recorded_websocket_frames(b"".join(piece.data for piece in pieces)) == frames
@@ -52,13 +52,13 @@ def test_what_is_written_can_be_read(frames: list[Frame]) -> None:
 
 
 @pytest.mark.parametrize(("frame", "line"), [
-    (Frame(5, client=True, data='{"a": "ü"}'), '{"t": 5, "from": "client", "text": "{\\"a\\": \\"ü\\"}"}'),
-    (Frame(5, client=False, data=b'{"a": 1}'), '{"t": 5, "from": "server", "text": "{\\"a\\": 1}", "binary": true}'),
-    (Frame(5, client=False, data=b"\x00\x01"), '{"t": 5, "from": "server", "data": "AAE="}'),
-    (Frame(5, client=False, data=b"{\xff"), '{"t": 5, "from": "server", "data": "e/8="}'),
-    (Frame(9, client=True, data="bye", close=1000), '{"t": 9, "from": "client", "close": 1000, "reason": "bye"}'),
+    (WebSocketFrame(5, client=True, data='{"a": "ü"}'), '{"t": 5, "from": "client", "text": "{\\"a\\": \\"ü\\"}"}'),
+    (WebSocketFrame(5, client=False, data=b'{"a": 1}'), '{"t": 5, "from": "server", "text": "{\\"a\\": 1}", "binary": true}'),
+    (WebSocketFrame(5, client=False, data=b"\x00\x01"), '{"t": 5, "from": "server", "data": "AAE="}'),
+    (WebSocketFrame(5, client=False, data=b"{\xff"), '{"t": 5, "from": "server", "data": "e/8="}'),
+    (WebSocketFrame(9, client=True, data="bye", close=1000), '{"t": 9, "from": "client", "close": 1000, "reason": "bye"}'),
 ])  # fmt: skip
-def test_the_form_is_the_documented_one(frame: Frame, line: str) -> None:
+def test_the_form_is_the_documented_one(frame: WebSocketFrame, line: str) -> None:
     """Binary JSON (Gemini Live) is written as text, so that people can read it."""
     assert encode_frame_as_json_line(frame).decode() == line + "\n"
 
@@ -70,7 +70,7 @@ def test_the_form_is_the_documented_one(frame: Frame, line: str) -> None:
 )  # fmt: skip
 def test_a_damaged_line_is_an_error(line: str) -> None:
     """It names the line; nothing is guessed."""
-    good = encode_frame_as_json_line(Frame(1, client=True, data="a"))
+    good = encode_frame_as_json_line(WebSocketFrame(1, client=True, data="a"))
     with pytest.raises(CassetteCorrupt, match="line 2"):
         parse_recorded_websocket_frames(good + line.encode())
     assert [*list_json_of_websocket_side(good + line.encode(), "server")] == []
@@ -79,7 +79,8 @@ def test_a_damaged_line_is_an_error(line: str) -> None:
 def socket(*said: tuple[str, object]) -> bytes:
     """Write a conversation of JSON messages."""
     return b"".join(
-        encode_frame_as_json_line(Frame(n, who == "client", json.dumps(what))) for n, (who, what) in enumerate(said)
+        encode_frame_as_json_line(WebSocketFrame(n, who == "client", json.dumps(what)))
+        for n, (who, what) in enumerate(said)
     )
 
 
@@ -136,11 +137,11 @@ def test_question_and_answer_are_found_for_lists() -> None:
 def test_a_transcript_is_for_people() -> None:
     """Directions, times, ends; audio and binary are not spelled out."""
     frames = [
-        Frame(1200, client=True, data=json.dumps({"type": "input_audio_buffer.append", "audio": "A" * 5000})),
-        Frame(2300, client=False, data=b"\x00" * 7),
-        Frame(2400, client=False, data="no JSON " * 1000),
-        Frame(2500, client=True, data="bye", close=1000),
-        Frame(2600, client=False, close=CUT),
+        WebSocketFrame(1200, client=True, data=json.dumps({"type": "input_audio_buffer.append", "audio": "A" * 5000})),
+        WebSocketFrame(2300, client=False, data=b"\x00" * 7),
+        WebSocketFrame(2400, client=False, data="no JSON " * 1000),
+        WebSocketFrame(2500, client=True, data="bye", close=1000),
+        WebSocketFrame(2600, client=False, close=CUT),
     ]
     lines = list(format_websocket_transcript(b"".join(map(encode_frame_as_json_line, frames))))
     assert "1.2 ms  client -> " in lines[0]

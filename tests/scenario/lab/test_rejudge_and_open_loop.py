@@ -19,7 +19,7 @@ from llmproxy.scenario.lab.rejudge_and_open_loop import (
     rejudge,
 )
 from llmproxy.scenario.repeats.statistics import estimate_judge_variance
-from llmproxy.scenario.values.run_ids_and_options import RunOptions
+from llmproxy.scenario.values.run_ids_and_options import ScenarioRunOptions
 from tests.provider import Provider
 from tests.scenario.parties import finish
 from tests.scenario.people import Agent, Ear, Judge, User, finished, said
@@ -123,7 +123,7 @@ SAID = [
 
 
 def loop(*agents: Any, messages: list[dict[str, Any]] = SAID, ear: Ear | None = None) -> RecordedUserLinesRunResult:
-    options = RunOptions(proxy=False, handlers=(ear,) if ear else ())
+    options = ScenarioRunOptions(proxy=False, handlers=(ear,) if ear else ())
     return asyncio.run(open_loop(Transcript(id="t", messages=messages, description="d"), agents, options=options))
 
 

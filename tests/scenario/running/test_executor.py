@@ -17,7 +17,7 @@ from llmproxy.report.events import HOST, RunSettingsFromPytest
 from llmproxy.report.langwatch import ScenarioEventBus
 from llmproxy.scenario import ScenarioExecutor
 from llmproxy.scenario.running.executor import choose_cassette_name
-from llmproxy.scenario.values.run_ids_and_options import RunOptions
+from llmproxy.scenario.values.run_ids_and_options import ScenarioRunOptions
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, Judge, User, executor, play, said
 from tests.support import near
@@ -29,7 +29,7 @@ class Program:
 
     def named(self, name: str, description: str = "d", script: Any = None, **more: Any) -> str:
         who: dict[str, Any] = {"host": RunSettingsFromPytest(), "namesakes": self.namesakes}
-        return choose_cassette_name(name, None, description, script, RunOptions(**more), **who)
+        return choose_cassette_name(name, None, description, script, ScenarioRunOptions(**more), **who)
 
 
 def test_scenarios_of_one_name_that_differ_have_numbers() -> None:
@@ -48,7 +48,9 @@ def test_a_name_that_is_given_is_taken() -> None:
     named = Program().named
     assert [named("w", each, cassette="mine") for each in ("a", "b")] == ["mine", "mine"]
     host = RunSettingsFromPytest(place=lambda name: f"test/{name}")
-    assert {choose_cassette_name("w", None, each, None, RunOptions(), host=host) for each in ("a", "b")} == {"test/w"}
+    assert {choose_cassette_name("w", None, each, None, ScenarioRunOptions(), host=host) for each in ("a", "b")} == {
+        "test/w"
+    }
 
 
 def test_objects_and_functions_do_not_make_a_scenario_another() -> None:

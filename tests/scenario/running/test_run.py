@@ -19,7 +19,7 @@ from llmproxy.errors import AgentError, MachineError
 from llmproxy.report.events import Status
 from llmproxy.scenario import ScenarioResult, run_sync
 from llmproxy.scenario.running.run import ScenarioRunFunctionArguments, run_coroutine_to_end, run_scenario_in_new_thread
-from llmproxy.scenario.values.run_ids_and_options import RunOptions
+from llmproxy.scenario.values.run_ids_and_options import ScenarioRunOptions
 from tests.scenario.people import Agent, Ear, Judge, User, after, executor, finished, said
 
 pytestmark = pytest.mark.usefixtures("untouched")
@@ -141,7 +141,7 @@ def test_samples_of_a_plan_have_adapters_of_their_own() -> None:
     plan = ScenarioRunFunctionArguments(name="n", description="d", agents=[agent], max_turns=1, verbose=False)
     assert plan.build_executor(1, 2).agents[0] is not agent
     assert plan.build_executor().agents[0] is agent
-    assert plan.build_executor(2, 3).options == RunOptions(sample=2, runs=3)
+    assert plan.build_executor(2, 3).options == ScenarioRunOptions(sample=2, runs=3)
 
 
 async def test_gather_of_runs_is_the_parallel_idiom() -> None:

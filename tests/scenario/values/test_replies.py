@@ -9,7 +9,7 @@ import pytest
 from llmproxy.errors import AgentError, SuiteError
 from llmproxy.scenario.values.messages import (
     extract_html_title,
-    format_value,
+    format_value_as_short_json,
     join_user_texts,
     keep_text_end,
     parse_value_path,
@@ -116,11 +116,11 @@ def test_what_users_said_is_text() -> None:
 
 def test_what_is_shown_is_short_and_printable() -> None:
     """Nothing that a terminal obeys, nothing endless, nothing that raises; of a long text its end, as of a traceback."""
-    assert format_value("\x1b[2J") == '"\\u001b[2J"'
-    assert len(format_value("x" * 5000)) == 300
+    assert format_value_as_short_json("\x1b[2J") == '"\\u001b[2J"'
+    assert len(format_value_as_short_json("x" * 5000)) == 300
     loop: list[Any] = []
     loop.append(loop)
-    assert format_value(loop)
+    assert format_value_as_short_json(loop)
     assert keep_text_end("a" * 5000 + "\nValueError: \x1b]0;x").endswith("ValueError: \\u001b]0;x")
     assert keep_text_end("short") == "short"
 

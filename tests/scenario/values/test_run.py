@@ -18,7 +18,7 @@ from llmproxy.errors import AgentError, AgentUnreachable, MachineError, MissErro
 from llmproxy.report.events import Status
 from llmproxy.scenario import AgentInput, AgentRole, agent, run_sync, user
 from llmproxy.scenario.values.run_ids_and_options import (
-    RunOptions,
+    ScenarioRunOptions,
     batch_run_id,
     classify_run_error,
     context_scenario,
@@ -71,7 +71,7 @@ def test_without_a_recording_ids_are_random() -> None:
 
 
 def test_defaults_neither_limit_a_run_nor_reach_for_a_proxy() -> None:
-    options = RunOptions()
+    options = ScenarioRunOptions()
     assert (options.proxy, options.timeout, options.call_timeout, options.sample) == (None, None, 120, 1)
 
 
@@ -81,8 +81,8 @@ def test_defaults_neither_limit_a_run_nor_reach_for_a_proxy() -> None:
 def test_numbers_below_one_are_refused(wrong: dict[str, Any]) -> None:
     """With name and value; None is no number."""
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} takes a number above 0"):
-        RunOptions(**wrong)
-    assert RunOptions(call_timeout=None).call_timeout is None
+        ScenarioRunOptions(**wrong)
+    assert ScenarioRunOptions(call_timeout=None).call_timeout is None
 
 
 U, A, J = AgentRole.USER, AgentRole.AGENT, AgentRole.JUDGE

@@ -15,7 +15,7 @@ from llmproxy.suite.checks.row_checks import (
 )
 from llmproxy.suite.checks.row_selection import RowCheckContext, derive_setup_row_key
 from llmproxy.suite.matchers.variable_references import CaseVariables, StepError
-from llmproxy.suite.schema.assertions import Created, Verify, WaitFor
+from llmproxy.suite.schema.assertions import CreatedRowsAssertion, Verify, WaitForRows
 from llmproxy.suite.stores import UnknownColumn, UnknownEntity
 from tests.suite.runs import Flaky, Run, lines, run
 
@@ -68,7 +68,7 @@ def test_what_a_run_makes_is_cleaned_up(made: Run) -> None:
     made.look.insert_row("notes", {"text": "setup"})
     before = take_row_snapshot_before_step(made.look, ["tasks"])
     made.add("found")
-    check_created_rows(made.look, before, [Created(entity="tasks")])
+    check_created_rows(made.look, before, [CreatedRowsAssertion(entity="tasks")])
     made.add("never looked for")
     made.store.insert("tasks", {"title": "foreign", "userId": "bert"})
     assert made.cleaner.clean_up() == []
@@ -81,10 +81,10 @@ def test_without_a_store_assertions_are_errors() -> None:
     entities = RowCheckContext(
         adapter=None, scope=CaseVariables(), user="anna", clock=lambda: 0.0, sleep=lambda _: None
     )
-    items = [Created(entity="tasks"), Created(entity="notes", count=0)]
+    items = [CreatedRowsAssertion(entity="tasks"), CreatedRowsAssertion(entity="notes", count=0)]
     said = lines(check_created_rows(entities, take_row_snapshot_before_step(entities, ["tasks"]), items))
     said += lines(run_verify_step_row_checks(entities, "verify", Verify(entity="tasks", count=0)))
-    said += lines(wait_until_rows_match(entities, "wait", WaitFor(entity="tasks", id=1, until={"a": 1})))
+    said += lines(wait_until_rows_match(entities, "wait", WaitForRows(entity="tasks", id=1, until={"a": 1})))
     assert len(said) == 4
     assert all(line.startswith("environment_error") and "no store is configured" in line for line in said)
     with pytest.raises(SuiteError):
@@ -98,7 +98,7 @@ def test_a_store_that_goes_away_is_an_error_of_every_assertion(made: Run) -> Non
     before = take_row_snapshot_before_step(made.look, ["tasks"])
     store.away = True
     lost = take_row_snapshot_before_step(made.look, ["tasks"])
-    items = [Created(entity="tasks"), Created(entity="tasks", count=0)]
+    items = [CreatedRowsAssertion(entity="tasks"), CreatedRowsAssertion(entity="tasks", count=0)]
     said = lines(check_created_rows(made.look, before, items)) + lines(check_created_rows(made.look, lost, items))
     said += lines(run_verify_step_row_checks(made.look, "verify", Verify(entity="tasks", count=0)))
     assert len(said) == 5

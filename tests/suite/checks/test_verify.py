@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.row_checks import run_verify_step_row_checks, wait_until_rows_match
-from llmproxy.suite.schema.assertions import Verify, WaitFor
+from llmproxy.suite.schema.assertions import Verify, WaitForRows
 from llmproxy.suite.stores import MemoryEntityStore
 from tests.suite.runs import Flaky, Run, lines, run
 
@@ -18,7 +18,7 @@ def verify(made: Run, **wanted: Any) -> list[str]:
 
 def wait(made: Run, **wanted: Any) -> list[str]:
     wanted = {"until": {"status": "done"}, **wanted}
-    return lines(wait_until_rows_match(made.look, "wait", WaitFor(entity="tasks", **wanted)))
+    return lines(wait_until_rows_match(made.look, "wait", WaitForRows(entity="tasks", **wanted)))
 
 
 def test_a_row_is_verified_by_its_id(made: Run) -> None:
@@ -168,7 +168,8 @@ def test_what_never_changes_is_not_waited_for(made: Run) -> None:
     assert "no column 'stats'" in wait(made, id=1, until={"stats": 1})[0]
     assert "neither id nor filters" in wait(made)[0]
     assert (
-        "no entity" in lines(wait_until_rows_match(made.look, "wait", WaitFor(entity="taks", id=1, until={"a": 1})))[0]
+        "no entity"
+        in lines(wait_until_rows_match(made.look, "wait", WaitForRows(entity="taks", id=1, until={"a": 1})))[0]
     )
     assert made.slept == []
 

@@ -9,7 +9,7 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.suite.reading.load import LoadedSuites, load_suites
 from llmproxy.suite.reading.shared_parts import find_files_of_scenarios_entry, find_suite_files, show_path
-from llmproxy.suite.schema.assertions import Judging
+from llmproxy.suite.schema.assertions import JudgeAssertion
 from llmproxy.suite.schema.suite import ChatStep, JudgeStep
 from llmproxy.yaml_reader import Problems
 
@@ -116,7 +116,7 @@ def test_a_wrong_default_is_told_once(tmp_path: Path) -> None:
     ]
 
 
-def judging_of(loaded: LoadedSuites) -> Judging:
+def judging_of(loaded: LoadedSuites) -> JudgeAssertion:
     step = loaded.scenarios[0].scenario.steps[1]
     if isinstance(step, JudgeStep):
         return step.judge

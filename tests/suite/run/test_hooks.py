@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
 from llmproxy.suite.run.case_resources import run_hook
-from llmproxy.suite.schema.suite import Hook
+from llmproxy.suite.schema.suite import SuiteHook
 
 MODULE = """
 from pathlib import Path
@@ -25,7 +25,7 @@ text = "no function"
 
 
 def run(folder: Path, **hook: object) -> None:
-    asyncio.run(run_hook(Hook.model_validate(hook), folder, {"A": "b c"}, "beforeEach"))
+    asyncio.run(run_hook(SuiteHook.model_validate(hook), folder, {"A": "b c"}, "beforeEach"))
 
 
 def test_commands_run_in_the_folder_with_the_environment(tmp_path: Path) -> None:

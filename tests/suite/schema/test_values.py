@@ -20,7 +20,7 @@ from llmproxy.suite.schema.assertions import (
     Text,
     Texts,
     Times,
-    WaitFor,
+    WaitForRows,
 )
 from tests.suite.fragment import load_fragment
 
@@ -84,7 +84,7 @@ def test_values_of_another_kind_are_refused(kind: type, value: object, words: st
 def test_waiting_for_a_row_and_for_a_time() -> None:
     """Milliseconds, or a text with a unit; defaults are half a minute and a second."""
     row = load_fragment("step", "{wait: {entity: t, id: 5, until: {a: 1}, timeout: 3s}}").wait
-    assert isinstance(row, WaitFor)
+    assert isinstance(row, WaitForRows)
     assert (row.timeout, row.poll_interval, row.id) == (3000.0, 1000, 5)
     pauses = [load_fragment("step", text).wait for text in ("{wait: {seconds: 2}}", "{wait: {ms: 0}}")]
     assert all(isinstance(pause, PauseFor) for pause in pauses)

@@ -13,7 +13,7 @@ from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.trace.observing.history_edits import (
     HistoryEditFindings,
     HistoryProcessing,
-    explain_history_kept_by_provider,
+    explain_unobservable_history,
     find_history_cuts,
     read_provider_edits_from_answer,
 )
@@ -310,10 +310,10 @@ def test_histories_that_the_provider_keeps() -> None:
     """An earlier answer named by its id, or a conversation; silence is no declaration."""
     for member in ({"previous_response_id": "resp_1"}, {"conversation": {"id": "conv_1"}}, {"truncation": "auto"}):
         _, made = Chats().add("openai", "responses", "/v1/responses", {"input": "x"} | member, {"output": []})
-        assert explain_history_kept_by_provider(decoded(made)), member
+        assert explain_unobservable_history(decoded(made)), member
     _, made = Chats().add(
         "openai", "responses", "/v1/responses", {"input": "x", "truncation": "disabled"}, {"output": []}
     )
-    assert explain_history_kept_by_provider(decoded(made)) == ""
+    assert explain_unobservable_history(decoded(made)) == ""
     _, made = Chats().chat([user("x")], {"role": "assistant", "content": "y"})
     assert list(read_provider_edits_from_answer(decoded(made))) == []

@@ -40,7 +40,7 @@ _DENIED = frozenset({"42501", "25006"})
 _AGAIN = frozenset({"40001", "40P01", "23503"})  # the last: what a body builds on was deleted since it was read
 
 
-class ServerLost(MachineError):
+class CassetteServerLost(MachineError):
     """The server is unavailable; a statement that was sent may or may not have been executed."""
 
     code = "llmproxy_server_away"
@@ -78,7 +78,7 @@ class ReopeningPostgresConnection:
 
     @contextmanager
     def borrow_connection(self, *, writing: bool) -> Iterator[Conn]:
-        """Yield the connection, in no transaction. Raises PostgresTransactionConflict, ServerLost, StoreReadOnly."""
+        """Yield the connection, in no transaction. Raises CassetteServerLost, StoreReadOnly and others."""
         with self._lock:
             if self._conn is None:
                 self._conn = connect_to_postgres_cassette_store(self.server)
@@ -115,7 +115,7 @@ def run_pipelined_transaction(conn: Conn) -> Iterator[None]:
 
 
 def connect_to_postgres_cassette_store(server: ServerStoreAddress) -> Conn:
-    """Open a connection with autocommit. Raises ServerLost; MachineError: the driver is missing."""
+    """Open a connection with autocommit. Raises CassetteServerLost; MachineError: the driver is missing."""
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -148,7 +148,7 @@ def connect_to_postgres_cassette_store(server: ServerStoreAddress) -> Conn:
 def iterate_transaction_attempts(*, once: bool = False) -> Iterator[AbstractContextManager[None]]:
     """Yield a context for each attempt, after pauses; all but the last's take these two errors of a server."""
     for pause in () if once else PAUSES:
-        yield suppress(ServerLost, PostgresTransactionConflict)
+        yield suppress(CassetteServerLost, PostgresTransactionConflict)
         time.sleep(pause)
     yield nullcontext()
 
@@ -162,7 +162,7 @@ def _format_error(server: ServerStoreAddress, error: Exception) -> str:
     return text.rstrip(".")
 
 
-def _build_lost_error(server: ServerStoreAddress, error: Exception) -> ServerLost:
+def _build_lost_error(server: ServerStoreAddress, error: Exception) -> CassetteServerLost:
     said = _format_error(server, error)
     if "password" in said or "authentication" in said:
         hint = "Its password comes from the URL, from PGPASSWORD or from ~/.pgpass."
@@ -172,7 +172,7 @@ def _build_lost_error(server: ServerStoreAddress, error: Exception) -> ServerLos
         hint = "Make it on the server (createdb), or correct the URL: postgresql://USER@HOST:PORT/DATABASE"
     else:
         hint = "See that the server runs and can be reached from here."
-    return ServerLost(f"The store {server.shown} cannot be reached: {said}.", hint=hint)
+    return CassetteServerLost(f"The store {server.shown} cannot be reached: {said}.", hint=hint)
 
 
 def translate_postgres_error(server: ServerStoreAddress, error: psycopg.Error, *, writing: bool) -> LLMProxyError:

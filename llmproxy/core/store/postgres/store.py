@@ -26,7 +26,12 @@ from llmproxy.core.store.file.leases_and_deletes import (
     get_own_pid_and_machine,
 )
 from llmproxy.core.store.postgres import connection, local_copy, schema_and_leases
-from llmproxy.core.store.postgres.connection import ReopeningPostgresConnection, ServerLost, encode_pg_text, to_pg_value
+from llmproxy.core.store.postgres.connection import (
+    CassetteServerLost,
+    ReopeningPostgresConnection,
+    encode_pg_text,
+    to_pg_value,
+)
 from llmproxy.core.store.postgres.local_copy import BodyRow
 from llmproxy.core.store.reader import CassetteFileSyncState, Place, RecordingHead, RecordingKeyUpdate
 from llmproxy.core.store.row_conversion import Sql, to_sql
@@ -148,7 +153,7 @@ class PostgresCassetteStore(Store):
     ) -> PostgresCassetteStore:
         """Open the store on a server; its tables are created or upgraded if `writable`.
 
-        Raises ServerLost: it cannot be reached, or refuses us; CassetteNotFound: there is no store to read yet;
+        Raises CassetteServerLost: it cannot be reached, or refuses us; CassetteNotFound: there is no store to read yet;
         CassetteNewer: a newer llmproxy created it; StoreReadOnly: `writable`, but this role may only read.
         """
         create_folder_of_local_store_copy(server.copy)
@@ -186,17 +191,17 @@ class PostgresCassetteStore(Store):
                 self._writer = None
 
     def refresh_cassette(self, cassette: str) -> None:
-        """Read changes of a cassette. Raises ServerLost only if it was never read; else its copy stays usable."""
+        """Read changes of a cassette. Raises CassetteServerLost only if it was never read; else its copy is usable."""
         try:
             self._refresh_copy(cassette)
-        except ServerLost as error:
+        except CassetteServerLost as error:
             if cassette not in self._read:
                 raise
             log.warning("%s What was read of cassette %s is replayed.", error.message, cassette)
         self._read.add(cassette)
 
     def wait_for_server(self) -> None:
-        """Wait until the server is available, as long as writing does. Raises ServerLost."""
+        """Wait until the server is available, as long as writing does. Raises CassetteServerLost."""
         for attempt in connection.iterate_transaction_attempts():
             with attempt, self._reads.borrow_connection(writing=False) as conn:
                 conn.execute("SELECT 1")
@@ -204,12 +209,12 @@ class PostgresCassetteStore(Store):
                     return
 
     def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[RecordingHead, ...]:
-        """Return live recordings of `key`; if others record too, refresh at a miss. Raises ServerLost."""
+        """Return live recordings of `key`; if others record too, refresh at a miss. Raises CassetteServerLost."""
         found = super().find_keyed(cassette, sample, party, key)
         if found or (cassette, sample) not in self._shared:
             return found
         if not self._reads.is_usable:
-            raise ServerLost(  # connecting takes seconds, on the event loop: `wait_for_server` does so elsewhere
+            raise CassetteServerLost(  # connecting takes seconds on the event loop: `wait_for_server` does it elsewhere
                 f"The store {self.server.shown} cannot be reached now: the connection to it is being made anew."
             )
         self._refresh_copy(cassette, timeout=connection.SOON)
@@ -227,9 +232,11 @@ class PostgresCassetteStore(Store):
 
     @contextmanager
     def _local_copy_writer(self, timeout: float = -1) -> Iterator[OverwriteAwareConnection]:
-        """Yield the copy's writing connection to one thread. Raises ServerLost after `timeout` seconds (-1: never)."""
+        """Yield the copy's writing connection to a thread. Raises CassetteServerLost after `timeout` s (-1: never)."""
         if not self._lock.acquire(timeout=timeout):
-            raise ServerLost(f"The store {self.server.shown} cannot be reached now: another request waits for it.")
+            raise CassetteServerLost(
+                f"The store {self.server.shown} cannot be reached now: another request waits for it."
+            )
         try:
             if self._writer is None or not self._writer.is_current():
                 raise RecordingError(
@@ -246,7 +253,7 @@ class PostgresCassetteStore(Store):
     def add_interactions(self, many: Sequence[InteractionToStore], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; while the server is unavailable, retry for about ten seconds.
 
-        Raises ServerLost: it is unknown whether the last attempt was committed; the caller counts it as not stored.
+        Raises CassetteServerLost: if the last attempt was committed is unknown; the caller counts it as not stored.
         """
         self._require_writable()
         self.write_current_keys([(each.interaction.cassette, each.interaction.sample) for each in many])
@@ -387,7 +394,7 @@ class PostgresCassetteStore(Store):
                         clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
                     schema_and_leases.release_lease(conn, place, holder, clean=clean)
                     break
-        except ServerLost:
+        except CassetteServerLost:
             self._away = True
             raise
         self._held.pop(place, None)

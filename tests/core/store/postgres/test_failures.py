@@ -19,8 +19,8 @@ from hypothesis import given, strategies
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.postgres import connection, local_copy
 from llmproxy.core.store.postgres.connection import (
+    CassetteServerLost,
     ReopeningPostgresConnection,
-    ServerLost,
     _build_lost_error,
     decode_pg_value,
     encode_pg_text,
@@ -149,7 +149,7 @@ def test_what_was_read_is_replayed_while_the_server_is_away(server: Postgres, te
         network.cut()
         replay.refresh_cassette("read")
         assert replay.response(replay.find_keyed("read", 1, "agent", key(1))[0].id).body == b"answer 1"
-        with pytest.raises(ServerLost):
+        with pytest.raises(CassetteServerLost):
             replay.refresh_cassette("unread")
         network.mend()
         replay.refresh_cassette("unread")
@@ -434,7 +434,7 @@ def test_a_miss_does_not_wait_for_a_recorder(team_url: str, tmp_path: Path, monk
         monkeypatch.setattr(local_copy, "update_local_copy_from_server", update_late)
         recording = threads.submit(store.add_interaction, interaction(1, cassette="team"), supersede=False)
         assert updating.wait(30)
-        with pytest.raises(ServerLost, match="another request waits"):
+        with pytest.raises(CassetteServerLost, match="another request waits"):
             store.find_keyed("team", 1, "agent", key(1))
         waiting = threads.submit(store.wait_for_server)
         time.sleep(0.2)
@@ -545,9 +545,14 @@ def _exists(url: str, role: str) -> bool:
 
 
 BAD: dict[str, tuple[Callable[[str, Postgres], str], bool, type[LLMProxyError], str]] = {
-    "wrong password": (_stranger, False, ServerLost, "password authentication failed"),
-    "no such database": (lambda url, _: url.replace("/team?", "/nosuch?"), False, ServerLost, "createdb"),
-    "nobody listens": (lambda url, _: "postgresql://me:s3cret!@127.0.0.1:9/team", False, ServerLost, "refused"),
+    "wrong password": (_stranger, False, CassetteServerLost, "password authentication failed"),
+    "no such database": (lambda url, _: url.replace("/team?", "/nosuch?"), False, CassetteServerLost, "createdb"),
+    "nobody listens": (
+        lambda url, _: "postgresql://me:s3cret!@127.0.0.1:9/team",
+        False,
+        CassetteServerLost,
+        "refused",
+    ),
     "newer schema": (_newer, False, CassetteNewer, "its schema is 99"),
     "newer schema, to record": (_newer, True, CassetteNewer, "its schema is 99"),
     "a role without rights": (_new_role, False, CassetteError, "permission denied for schema llmproxy"),
