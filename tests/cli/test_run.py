@@ -411,7 +411,13 @@ def test_verbose_shows_what_the_proxy_said(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_proxy_that_dies_on_the_way_is_said(tmp_path: Path) -> None:
     """The child's answers are not ours any more."""
-    code = "import os, signal, subprocess; os.kill(int(subprocess.check_output(['pgrep', '-n', '-f', 'llmproxy start.*' + os.environ['MARK']])), 9)"
+    code = """
+import os, socket, subprocess, urllib.parse
+os.kill(int(subprocess.check_output(["pgrep", "-n", "-f", "llmproxy start.*" + os.environ["MARK"]])), 9)
+proxy = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+while not socket.socket().connect_ex((proxy.hostname, proxy.port)):
+    pass  # what was killed may be what started it
+"""
     mark = str(tmp_path / "x.db")
     done = run("--store", mark, sys.executable, "-c", code, env={"MARK": mark})
     assert done.returncode == 3, done.stderr
