@@ -340,7 +340,7 @@ def list_options_of_settings() -> tuple[Option, ...]:
     return tuple(FORMS.values())
 
 
-class SettingLayer(StrEnum):
+class SettingSourceKind(StrEnum):
     DEFAULT = "default"
     FILE = "file"
     ENVIRONMENT = "environment"
@@ -351,21 +351,21 @@ class SettingLayer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingSource:
-    origin: SettingLayer = SettingLayer.DEFAULT
+    origin: SettingSourceKind = SettingSourceKind.DEFAULT
     name: str = ""
 
     def __str__(self) -> str:
-        named = self.origin in (SettingLayer.FILE, SettingLayer.PROGRAM)
+        named = self.origin in (SettingSourceKind.FILE, SettingSourceKind.PROGRAM)
         return self.name if named else f"{self.origin} {self.name}".strip()
 
     @property
     def is_sdk_variable(self) -> bool:
         """Whether it is a variable that providers' SDKs read, not one of ours."""
-        return self.origin is SettingLayer.ENVIRONMENT and not self.name.startswith(ENV_PREFIX)
+        return self.origin is SettingSourceKind.ENVIRONMENT and not self.name.startswith(ENV_PREFIX)
 
     def was_typed(self, *, environment: bool) -> bool:
-        ours = self.origin is SettingLayer.ENVIRONMENT and not self.is_sdk_variable
-        return self.origin is SettingLayer.FLAG or (environment and ours)
+        ours = self.origin is SettingSourceKind.ENVIRONMENT and not self.is_sdk_variable
+        return self.origin is SettingSourceKind.FLAG or (environment and ours)
 
 
 def convert_listen_to_connect_host(host: str) -> str:
@@ -411,7 +411,7 @@ class Loaded:
         return tuple((name, url, self.sources[f"upstream.{name}"]) for name, url in self.settings.upstream.items())
 
     def is_default(self, name: str) -> bool:
-        return self.sources[name].origin is SettingLayer.DEFAULT
+        return self.sources[name].origin is SettingSourceKind.DEFAULT
 
     def list_typed(self, *, environment: bool) -> tuple[tuple[str, str | bool], ...]:
         """Return name and value of given flags and, if `environment`, of variables; a list once for each value.
@@ -512,7 +512,8 @@ def _read_command_line_flags(flags: Mapping[str, object], cwd: Path) -> dict[str
     for name in given:
         _check_option_name(name, name, "the flags", names)
     return {
-        name: _GivenValue(value, SettingSource(SettingLayer.FLAG, names[name]), cwd) for name, value in given.items()
+        name: _GivenValue(value, SettingSource(SettingSourceKind.FLAG, names[name]), cwd)
+        for name, value in given.items()
     }
 
 
@@ -522,7 +523,7 @@ def _read_env(env: Mapping[str, str], cwd: Path) -> dict[str, _GivenValue]:
         if variable.startswith(ENV_PREFIX) and not NOT_OPTIONS.fullmatch(variable) and env[variable].strip():
             spellings = [option.env for option in list_options_of_settings()]
             name = _check_option_name(variable.removeprefix(ENV_PREFIX).lower(), variable, "the environment", spellings)
-            found[name] = _GivenValue(env[variable], SettingSource(SettingLayer.ENVIRONMENT, variable), cwd)
+            found[name] = _GivenValue(env[variable], SettingSource(SettingSourceKind.ENVIRONMENT, variable), cwd)
     return found
 
 
@@ -534,7 +535,7 @@ def find_pyproject_tables(cwd: Path) -> Iterator[tuple[Mapping[str, object], Pat
 
 
 def _read_table(table: Mapping[str, object], folder: Path) -> dict[str, _GivenValue]:
-    source = SettingSource(SettingLayer.FILE, f"{folder / 'pyproject.toml'} {TABLE}")
+    source = SettingSource(SettingSourceKind.FILE, f"{folder / 'pyproject.toml'} {TABLE}")
     found: dict[str, _GivenValue] = {}
     for spelt, value in table.items():
         if spelt in NOT_SETTINGS:

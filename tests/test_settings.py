@@ -15,9 +15,9 @@ from llmproxy.protocol import Exhausted, Mode
 from llmproxy.settings import (
     KeyTextReplacement,
     RequestNormalizationRules,
-    SettingLayer,
     Settings,
     SettingSource,
+    SettingSourceKind,
     format_setting_value,
     list_options_of_settings,
     load,
@@ -185,7 +185,7 @@ def test_upstreams_of_all_sources_come_together(tmp_path: Path) -> None:
     loaded = load({"upstream": ["b=http://flag"]}, {}, tmp_path)
     assert loaded.settings.upstream == {"a": "http://file", "b": "http://flag"}
     loaded = loaded.add_unset_upstreams(
-        {name: (f"http://{name}", SettingSource(SettingLayer.ENVIRONMENT, name.upper())) for name in "ac"}
+        {name: (f"http://{name}", SettingSource(SettingSourceKind.ENVIRONMENT, name.upper())) for name in "ac"}
     )
     found = {(name, url) for name, url, _ in loaded.upstreams}
     assert found == {("a", "http://file"), ("b", "http://flag"), ("c", "http://c")}

@@ -190,7 +190,7 @@ def _list_runtime_advice(who: Iterable[bypass_monitor.BypassMonitoredProcess], *
     return tuple(lines)
 
 
-def parse_url_address(url: str) -> bypass_monitor.Address:
+def parse_url_host_and_port(url: str) -> bypass_monitor.Address:
     """Return host and port of a URL; other names than localhost are not resolved."""
     parts = urlsplit(url)
     host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
@@ -213,7 +213,7 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[DoctorFinding
         found.append(DoctorFinding(BAD, error.message, tuple(error.hint.splitlines())))
     found += [*check_proxy_env_variables(env, url), *check_own_address_exempt(env, url)]
     if pid:
-        past = monitor.find_bypasses(parse_url_address(url))
+        past = monitor.find_bypasses(parse_url_host_and_port(url))
         found += diagnose_observed_proxy_bypasses(monitor.seen, past, url, intercepted=False, arrived=arrived)
     return found
 
@@ -253,7 +253,7 @@ def _run_and_watch_command(asked: CliRunArguments, env: Mapping[str, str]) -> li
         code = run_child(asked.command, given, monitor.start if monitor.is_supported else lambda _pid: None)
         monitor.stop()
         by_name = bypass_monitor.find_bypasses_by_dns_lookup(
-            bypass_monitor.read_host_lookups(Path(folder)), socket.gethostname()
+            bypass_monitor.read_observed_host_lookup_log(Path(folder)), socket.gethostname()
         )
         total = sum_session_reports(proxy.control.sessions())
         proxy.control.close_session(opened.name)
@@ -261,8 +261,8 @@ def _run_and_watch_command(asked: CliRunArguments, env: Mapping[str, str]) -> li
         if proxy.process is not None and (of_all_sessions := proxy.process.read_final_totals()[0]) is not None:
             total = SessionReport("", "")  # a test runner has closed its sessions
             total.merge(of_all_sessions)
-    upstreams = frozenset(map(parse_url_address, find_env_upstreams(env, proxy.url).values()))
-    past = monitor.find_bypasses(parse_url_address(proxy.url), upstreams)
+    upstreams = frozenset(map(parse_url_host_and_port, find_env_upstreams(env, proxy.url).values()))
+    past = monitor.find_bypasses(parse_url_host_and_port(proxy.url), upstreams)
     for pid, (program, hosts) in by_name.items():
         monitor.seen.setdefault(pid, bypass_monitor.BypassMonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name

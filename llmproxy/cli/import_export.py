@@ -32,7 +32,7 @@ from llmproxy.postgres_store_paths import find_postgres_of_local_copy, format_st
 from llmproxy.protocol import DEFAULT_STORE, append_sample_number_to_name
 from llmproxy.settings import shareable_path
 from llmproxy.trace.export import write_otlp, write_trace
-from llmproxy.ui.html_file import build_viewer_page_data, list_cassettes_by_name_and_sample
+from llmproxy.ui.html_file import build_viewer_page_data, find_cassettes_by_name_and_sample
 from llmproxy.ui.page import is_exported_page, render_viewer_page
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def export_viewer_page(file: str, store: Path, cassette: str | None, sample: int
         hint = "Write to another file, or replace it with --force."
         raise CassetteCorrupt(f"Not overwritten: {path} was not written by llmproxy.", hint=hint)
     with open_store(store, writable=False, now=time.time) as database, LongTaskProgressLine(f"exporting to {file}"):
-        if not (wanted := list(list_cassettes_by_name_and_sample(database, cassette, sample))):
+        if not (wanted := list(find_cassettes_by_name_and_sample(database, cassette, sample))):
             raise build_unknown_cassette_error(
                 database, append_sample_number_to_name(cassette or "any name", sample or 1)
             )

@@ -86,7 +86,9 @@ def ls_command(
         children = {(each.cassette, each.sample): each for each in list_all_forks_in_store(database)}
     if as_json:
         plain = {
-            "cassettes": [asdict(info) | bindings.bindings_to_json(*bound[info.name, info.sample]) for info in infos],
+            "cassettes": [
+                asdict(info) | bindings.convert_bindings_to_json(*bound[info.name, info.sample]) for info in infos
+            ],
             "interactions": [asdict(row) | {"channel": row.channel} for row in rows],
         }
         forks = [each.to_json() for each in children.values() if cassette in (None, each.cassette)]

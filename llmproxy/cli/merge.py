@@ -13,7 +13,7 @@ from llmproxy.amount_formatting import format_count
 from llmproxy.cli.parts.store_arguments import JOURNAL, is_sqlite_file, refuse_url_as_file
 from llmproxy.cli.parts.suite_shards_and_signals import advise_recording
 from llmproxy.core.cassettes.formats import read_file_of_recordings, review_yaml
-from llmproxy.core.cassettes.merging import merge_folders, merge_stores_into_new_one
+from llmproxy.core.cassettes.merging import merge_cassette_folders, merge_stores_into_new_one
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.report.report_kinds import CHOICES, create_report_event_handler
 from llmproxy.report.sharding import detect_json_or_jsonl_report, merge_shard_reports, read_shard_report
@@ -104,7 +104,7 @@ def _merge_folders(folders: Sequence[Path], target: Path) -> None:
     if target.exists() and not target.is_dir():
         raise SettingsError(f"--cassette-dir {target} is a file, not a folder.")
     target.mkdir(parents=True, exist_ok=True)
-    done = merge_folders([each for each in folders if each.resolve() != target.resolve()], target, time.time)
+    done = merge_cassette_folders([each for each in folders if each.resolve() != target.resolve()], target, time.time)
     typer.echo(f"{format_count(len(done.written), 'cassette file')} written to {target}, {done.unchanged} as before.")
 
 

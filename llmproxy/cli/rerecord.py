@@ -32,7 +32,7 @@ from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import (
     is_interaction_id,
     open_given_store,
-    parse_interaction_id,
+    parse_interaction_number,
     require_not_being_recorded,
 )
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
@@ -81,7 +81,7 @@ def rerecord_interactions(
         raise SettingsError("--change goes with --changed.")
     loaded = load_settings(asked.flags)
     store = Path(str(asked.flags["store"])) if asked.flags.get("store") else None
-    ids = [parse_interaction_id(word, "rerecord") for word in dict.fromkeys(numbers or words)]
+    ids = [parse_interaction_number(word, "rerecord") for word in dict.fromkeys(numbers or words)]
     found = [_load_current_recording(each, store) for each in ids]
     if asked.command:
         raise typer.Exit(_rerecord_changed(asked, [f"{CHOSEN_RECORDING}{each.id}" for each in found]))

@@ -135,11 +135,11 @@ def _run_once(
 ) -> int:
     if not asked.options.only:
         return run_child(asked.command, env, heard=heard)
-    from llmproxy.client.isolated_network import CommandNetworkNamespace
+    from llmproxy.client.isolated_network import IsolatedCommandNetwork
 
     proxy = urlsplit(end.proxy.url)
     place = (proxy.hostname or "", proxy.port or (443 if proxy.scheme == "https" else 80))
-    with CommandNetworkNamespace([*reach, place]) as network:
+    with IsolatedCommandNetwork([*reach, place]) as network:
         code = run_child(asked.command, env, network.serve, heard, network.enter)
     end.tries.update(network.tries)
     return code

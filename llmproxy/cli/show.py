@@ -287,9 +287,9 @@ def _cassette_to_json(store: StoreReader, cassette: str, sample: int) -> dict[st
             of_tools = of_tools or each.operation.startswith(MCP_PREFIX)
             yield each
 
-    from llmproxy.ui.queries import CallFilter, sum_calls  # late: it needs sessions and misses
+    from llmproxy.ui.queries import CallFilter, compute_totals_of_filtered_calls  # late: it needs sessions and misses
 
-    sums = sum_calls(store, CallFilter(cassette, sample))
+    sums = compute_totals_of_filtered_calls(store, CallFilter(cassette, sample))
     told = {"cassette": cassette, "sample": sample, **sums, "steps": build_step_list_of_run(read_interactions())}
     return told | {"differences": list_model_vs_mcp_call_mismatches(read_interactions()) if of_tools else []}
 
@@ -436,7 +436,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> CassetteCom
 
 def _comparison_to_json(found: CassetteComparison) -> dict[str, Any]:
     plain: dict[str, Any] = found.diff.requests.to_dict()
-    bound = [bindings.bindings_to_json(*each) for each in found.bound]
+    bound = [bindings.convert_bindings_to_json(*each) for each in found.bound]
     told = {"forks": [each.to_json() for each in found.forks], "bindings": bound, "exchanged": list(found.exchanged)}
     return {**plain, "trace": diff_to_dict(found.diff.trace), **told}
 

@@ -54,7 +54,7 @@ def ui_command(
     ),
 ) -> None:
     """Show recordings in the browser: conversations, changes, time, tokens and cost."""
-    with prepare_store_for_viewer(what, store) as shown_here:
+    with find_or_import_store_for_viewer(what, store) as shown_here:
         path, start = shown_here.store, shown_here.start
         token = secrets.token_urlsafe(18)
         ask = make_viewer_query_function(path, shown_here.report)
@@ -84,7 +84,7 @@ class ViewTarget(NamedTuple):
 
 
 @contextmanager
-def prepare_store_for_viewer(what: str | None, store: Path | None) -> Iterator[ViewTarget]:
+def find_or_import_store_for_viewer(what: str | None, store: Path | None) -> Iterator[ViewTarget]:
     """Yield the store for a name, a temporary one for a file of recordings. Raises LLMProxyError if there is none."""
     if what and is_postgres_url(what):
         store, what = cast("Path", what), None  # `settings` reads the URL

@@ -330,7 +330,7 @@ def build_dns_watch_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     }
 
 
-def read_host_lookups(folder: Path) -> Iterator[ObservedHostLookup]:
+def read_observed_host_lookup_log(folder: Path) -> Iterator[ObservedHostLookup]:
     log = folder / "lookups"
     for line in log.read_text("utf-8", "replace").splitlines() if log.is_file() else ():
         pid, host, port, program, *_ = [*line.split("\t"), "", "", ""]

@@ -213,7 +213,7 @@ def require_network_namespace_support() -> None:
             f"--only needs Linux on x86-64 or ARM64; this is {platform.system()} on {platform.machine()}.",
             hint=f"Run it in a virtual machine with Linux, or in CI.\n{_WITHOUT}",
         )
-    with CommandNetworkNamespace(()) as network:
+    with IsolatedCommandNetwork(()) as network:
         try:
             subprocess.run([sys.executable, "-I", "-S", "-c", ""], check=False, preexec_fn=network.enter)
         except subprocess.SubprocessError as error:
@@ -240,7 +240,7 @@ def _advise_how_to_enable() -> str:
     return "\n".join([*lines, _WITHOUT])
 
 
-class CommandNetworkNamespace:
+class IsolatedCommandNetwork:
     """A network for one command: call `enter` in the child before exec, then `serve` here."""
 
     def __init__(self, reach: Sequence[Address | str]) -> None:

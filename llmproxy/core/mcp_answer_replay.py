@@ -147,7 +147,7 @@ def split_at_server_requests(response: Response) -> list[McpAnswerPartAfterCondi
     return [*turns, McpAnswerPartAfterCondition(wait, what, body[begin:])]
 
 
-def split_sse_stream_by_prior_messages(
+def split_mcp_stream_at_prior_calls(
     response: Response, started_at: float, messages: Sequence[tuple[float, int]]
 ) -> list[McpAnswerPartAfterCondition]:
     """Return a standalone stream, left open, in parts after `messages` (Unix seconds, interaction)."""

@@ -33,8 +33,8 @@ from llmproxy.mitm.serve import (
     build_proxy_context_and_journal,
     drain_client_connections,
 )
-from llmproxy.report.proxy_console import format_console_call_line, format_totals
-from llmproxy.settings import SettingLayer, SettingSource, list_options_of_settings, load
+from llmproxy.report.proxy_console import format_console_call_line, format_proxy_call_totals
+from llmproxy.settings import SettingSource, SettingSourceKind, list_options_of_settings, load
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def parse_mitmproxy_mode_upstreams(modes: Sequence[str]) -> dict[str, tuple[str,
     host, port = spec.address[:2]
     url = f"{spec.scheme}://{format_host(spec.scheme, host, port)}"
     return dict.fromkeys(
-        (*PROVIDERS, REST), (url, SettingSource(SettingLayer.PROGRAM, f"mitmproxy --mode {spec.full_spec}"))
+        (*PROVIDERS, REST), (url, SettingSource(SettingSourceKind.PROGRAM, f"mitmproxy --mode {spec.full_spec}"))
     )
 
 
@@ -129,5 +129,5 @@ class MitmdumpAddon:
         unused, notes = await self._built.close_and_list_unused()
         for text in notes:
             log.warning("llmproxy: %s", text)
-        for text in format_totals(self._totals, unused):
+        for text in format_proxy_call_totals(self._totals, unused):
             log.info("llmproxy: %s", text)

@@ -19,7 +19,7 @@ from llmproxy.client.session_reports import SessionReport
 from llmproxy.protocol import Mode, ReplayablePolicy
 from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
 from llmproxy.pytest.per_test_sessions import make_cassette_name
-from llmproxy.report.events import HOST, Event, NoopCloseEventHandler, Started
+from llmproxy.report.events import HOST, Event, EventHandlerWithNothingToClose, Started
 from llmproxy.report.run_tree import EventsGroupedByRun, to_plain
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _LOOPS = ("asyncio.base_events", "asyncio.runners", "concurrent.futures._base")
 _ASYNC_PLUGINS = ("asyncio", "pytest_asyncio", "trio", "tornasync", "twisted", "pytest_twisted", "asyncio-cooperative")
 
 
-class ScenarioRunListenerPlugin(NoopCloseEventHandler):
+class ScenarioRunListenerPlugin(EventHandlerWithNothingToClose):
     def __init__(self, run: PytestPluginState, *, keep_events: bool, debug: bool) -> None:
         """`keep_events`: all events are needed at the end; `debug`: a person types at the terminal."""
         self._run, self.keep_events, self.debug = run, keep_events, debug

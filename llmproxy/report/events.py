@@ -241,7 +241,7 @@ class EventHandler(Protocol):
         """Write the rest. No more events follow."""
 
 
-class NoopCloseEventHandler:
+class EventHandlerWithNothingToClose:
     def close(self) -> None:
         """Do nothing: no output is buffered."""
 
@@ -252,7 +252,7 @@ HandlerLike = EventHandler | Callable[[Event], object]
 
 
 @dataclass(frozen=True, slots=True)
-class _FunctionHandler(NoopCloseEventHandler):
+class _FunctionHandler(EventHandlerWithNothingToClose):
     call: Callable[[Event], object]
 
     def handle(self, event: Event) -> None:

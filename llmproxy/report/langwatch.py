@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from pydantic.alias_generators import to_camel
 
 from llmproxy.errors import UpstreamError
-from llmproxy.report.events import Event, Finished, Message, NoopCloseEventHandler, Started
+from llmproxy.report.events import Event, EventHandlerWithNothingToClose, Finished, Message, Started
 
 PATIENCE = 30.0
 """Maximum seconds that `drain` waits."""
@@ -206,7 +206,7 @@ class ScenarioEventStream:
                 each.on_completed()
 
 
-class LangWatchEventConverter(NoopCloseEventHandler):
+class LangWatchEventConverter(EventHandlerWithNothingToClose):
     def __init__(self, stream: ScenarioEventStream, run: Any, fields: Mapping[str, Any]) -> None:
         """`run` has `messages`, without withdrawn ones that events have contained, and the `outcome` at its end."""
         self._stream, self._run, self._fields = stream, run, fields

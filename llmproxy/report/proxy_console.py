@@ -317,7 +317,7 @@ class ProxyConsole:
         self._write_lines(paint(f"llmproxy: {make_printable(text, None)}", "note", colour=self._colour))
 
     def on_end(self, totals: Totals, unused: int | None) -> None:
-        first, *others = format_totals(totals, unused, self._store)
+        first, *others = format_proxy_call_totals(totals, unused, self._store)
         self._write_lines(first, *(paint(text, "MISS", colour=self._colour) for text in others))
 
     def flush(self) -> None:
@@ -373,7 +373,7 @@ def format_start_lines(info: ProxyStartInfo) -> list[str]:
     return lines
 
 
-def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE) -> list[str]:
+def format_proxy_call_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE) -> list[str]:
     """Return the totals on one line, and one more for each problem; `unused`: None if unknown, `store`: for display."""
     hits = describe_replay_hits(totals, lambda names: make_printable(names, None))
     counts = [hits, format_count(totals.misses, "miss", "misses"), f"{totals.recorded} recorded"]

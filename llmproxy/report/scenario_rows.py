@@ -21,7 +21,7 @@ from typing import Any
 from llmproxy.amount_formatting import align_rows, dollars, format_count, format_milliseconds, mean_if_all_known
 from llmproxy.errors import SettingsError
 from llmproxy.file_io import read_bounded_text
-from llmproxy.report.events import Completed, Event, NoopCloseEventHandler, Status
+from llmproxy.report.events import Completed, Event, EventHandlerWithNothingToClose, Status
 from llmproxy.report.run_tree import is_decimal, value_has_annotated_type
 
 Z95 = 1.959963984540054
@@ -191,7 +191,7 @@ def _describe_suite_mismatch(rows: Collection[str]) -> str:
     return f"is of other suites: it has {', '.join(list(rows)[:3]) or 'nothing'}, and none of the scenarios"
 
 
-class BaselineChangePrinter(NoopCloseEventHandler):
+class BaselineChangePrinter(EventHandlerWithNothingToClose):
     def __init__(
         self, rows: Mapping[str, Mapping[str, Any]], write: Callable[[str], object], selected: Sequence[str]
     ) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from llmproxy.amount_formatting import align_rows, dollars, format_count, format_milliseconds
 from llmproxy.core.sessions.journal import open_journal_database
 from llmproxy.errors import CassetteCorrupt, Exit
-from llmproxy.report.events import Completed, Event, NoopCloseEventHandler, Selected
+from llmproxy.report.events import Completed, Event, EventHandlerWithNothingToClose, Selected
 from llmproxy.report.run_tree import LATEST, value_has_annotated_type
 from llmproxy.report.scenario_rows import measure_drop_in_rate_or_status, validate_report_row
 from llmproxy.sqlite_file import (
@@ -62,7 +62,7 @@ class PastTestRun:
     """Scenario -> status, runs, passed, rate, cost_usd, latency_ms."""
 
 
-class TrendRecorder(NoopCloseEventHandler):
+class TrendRecorder(EventHandlerWithNothingToClose):
     def __init__(self, path: Path, lost: Callable[[str], object]) -> None:
         """Store it in the database at `path`; `lost` gets the reason if that fails."""
         self._path, self._lost = path, lost

@@ -30,9 +30,9 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from llmproxy.scenario.cache_store import (
-    CacheMode,
     CacheSlot,
     CacheStore,
+    FunctionCacheMode,
     get_cached_or_compute,
     get_cached_or_compute_sync,
 )
@@ -394,7 +394,7 @@ class _ResultSlot(CacheSlot):
         try:
             return None if text is None else (deserialize_cached_value(text),)
         except NotCacheable as error:
-            if self.store.mode is CacheMode.REPLAY:
+            if self.store.mode is FunctionCacheMode.REPLAY:
                 raise self.build_miss_error(f"Its kept value cannot be used: {error}.") from error
             self.of.warn_once(error, f"a kept value of {self.name} cannot be used, and it is called: {error}")
             return None

@@ -54,7 +54,7 @@ _WORDS = sqlite_file.DatabaseErrorWording(
 )
 
 
-class CacheMode(StrEnum):
+class FunctionCacheMode(StrEnum):
     AUTO = "auto"  # a hit is returned, a miss is called and stored
     REPLAY = "replay"  # a hit is returned, a miss is an error
     RECORD = "record"  # everything is called and stored again
@@ -78,19 +78,21 @@ class CacheStore:
     """A cache file, created when the first value is stored."""
 
     path: Path
-    mode: CacheMode = CacheMode.AUTO
+    mode: FunctionCacheMode = FunctionCacheMode.AUTO
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] = os.environ) -> CacheStore | None:
         """Return the cache set in the environment; None if it is off. Raises SettingsError."""
-        said = env.get(MODE, "").strip().lower() or CacheMode.AUTO
-        if said not in set(CacheMode):
-            raise SettingsError(f"{MODE}={said!r} is no mode of the cache.", hint=f"There are: {', '.join(CacheMode)}.")
+        said = env.get(MODE, "").strip().lower() or FunctionCacheMode.AUTO
+        if said not in set(FunctionCacheMode):
+            raise SettingsError(
+                f"{MODE}={said!r} is no mode of the cache.", hint=f"There are: {', '.join(FunctionCacheMode)}."
+            )
         folder = env.get(DIRECTORY)
-        if said == CacheMode.OFF or (folder is not None and not folder.strip()):
+        if said == FunctionCacheMode.OFF or (folder is not None and not folder.strip()):
             return None
         place = Path(folder).expanduser() if folder else Path.home() / ".scenario" / "cache"
-        return cls((place / "cache.db").absolute(), CacheMode(said))
+        return cls((place / "cache.db").absolute(), FunctionCacheMode(said))
 
     def get(self, key: str) -> str | None:
         with self._open_file() as conn:
@@ -103,7 +105,7 @@ class CacheStore:
     def put(self, key: str, value: str, *, name: str, cache_key: str, sample: int = 1, now: float | None = None) -> str:
         """Store a text and return the stored one: another process's earlier text, unless the mode is record."""
         row = key, value, name, cache_key, sample, time.time() if now is None else now
-        verb = "REPLACE" if self.mode is CacheMode.RECORD else "INSERT OR IGNORE"
+        verb = "REPLACE" if self.mode is FunctionCacheMode.RECORD else "INSERT OR IGNORE"
         with self._open_file(make=True) as conn:
             assert conn is not None  # noqa: S101 (made)
             conn.execute(f"{verb} INTO entries VALUES (?, ?, ?, ?, ?, ?, 0)", row)
@@ -178,8 +180,8 @@ class CacheSlot:
 
     def find(self) -> str | None:
         """Return the stored text. Raises MissError: the mode is ``replay`` and there is none."""
-        found = None if self.store.mode is CacheMode.RECORD else self.store.get(self.key)
-        if found is None and self.store.mode is CacheMode.REPLAY:
+        found = None if self.store.mode is FunctionCacheMode.RECORD else self.store.get(self.key)
+        if found is None and self.store.mode is FunctionCacheMode.REPLAY:
             raise self.build_miss_error(self._describe_nearest())
         return found
 

@@ -1,6 +1,6 @@
 """Calls for display: one with its new content, the answer, timing and cost; a recording's steps in a few lines each.
 
-    Interaction, Interaction, ... of a recording -> `ExchangeLinker` -> LinkedExchange -> plain values
+    Interaction, Interaction, ... of a recording -> `ExchangeLinker` -> ExchangeWithPrevious -> plain values
 
 `trace.reading.conversations` finds the part of a request that repeats earlier ones; here it is combined with the tool
 results that a request brings for earlier answers, and the decoded exchange. Steps are read from the spans of the trace,
@@ -64,7 +64,7 @@ class ReportedToolResult(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LinkedExchange:
+class ExchangeWithPrevious:
     exchange: DecodedExchange
     known: int = 0
     """Number of the request's messages that were sent before."""
@@ -80,10 +80,10 @@ class ExchangeLinker:
     _history: RequestMessageCache = field(default_factory=RequestMessageCache)
     _conversations: RecordedConversations = field(default_factory=RecordedConversations)
 
-    def read(self, interaction: Interaction) -> LinkedExchange:
+    def read(self, interaction: Interaction) -> ExchangeWithPrevious:
         exchange = decode_interaction_to_messages(interaction, self._history)
         if interaction.operation not in CHAT:
-            return LinkedExchange(exchange)
+            return ExchangeWithPrevious(exchange)
         place = self._conversations.place_exchange(exchange)
         previous, place.conversation.latest = place.conversation.latest, exchange
         results = list(self._match_tool_results(exchange, place))
@@ -91,7 +91,7 @@ class ExchangeLinker:
         if exchange.answer is not None and not exchange.failed:
             for call in exchange.answer.tool_calls:
                 self._conversations.add_pending_tool_call(place.conversation, call, interaction.id)
-        return LinkedExchange(exchange, 0 if previous is None else place.known, previous, place.retry, results)
+        return ExchangeWithPrevious(exchange, 0 if previous is None else place.known, previous, place.retry, results)
 
     def _match_tool_results(
         self, exchange: DecodedExchange, place: RequestPlaceInConversation
@@ -103,7 +103,7 @@ class ExchangeLinker:
                 yield ReportedToolResult(pending.kept, name, message.text, exchange.interaction.id or 0)
 
 
-def call_to_json(told: LinkedExchange) -> dict[str, Any]:
+def call_to_json(told: ExchangeWithPrevious) -> dict[str, Any]:
     exchange = told.exchange
     shown = _group_media_by_message(exchange.tree, exchange.messages)
     response = exchange.interaction.response

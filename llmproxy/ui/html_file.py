@@ -23,7 +23,7 @@ from llmproxy.protocol import AGENT
 from llmproxy.ui import queries
 from llmproxy.ui.calls import (
     ExchangeLinker,
-    LinkedExchange,
+    ExchangeWithPrevious,
     attach_tool_results_to_calls,
     build_step_list_of_run,
     call_to_json,
@@ -70,7 +70,7 @@ def build_viewer_page_data(
                 "asked": listed[0]["asked"] if listed else "",
                 "rows": listed,
                 "left": info.live - len(found),
-                "sums": queries.sum_calls(store, which),
+                "sums": queries.compute_totals_of_filtered_calls(store, which),
                 "strip": [each for each in queries.list_calls_for_timeline(store, which) if each[0] in taken],
                 "steps": {"steps": build_step_list_of_run(told), "calls": len(told), "of": info.live},
             }
@@ -125,7 +125,7 @@ class PageDataBuilder:
                 self._add_call(readers.setdefault(taken.party, ExchangeLinker()).read(taken))
                 yield taken
 
-    def _add_call(self, told: LinkedExchange) -> None:
+    def _add_call(self, told: ExchangeWithPrevious) -> None:
         made = call_to_json(told)
         made |= {"messages": list(map(self.messages.add, made["messages"])), "tools": self.tools.add(made["tools"])}
         interaction = told.exchange.interaction
@@ -136,7 +136,7 @@ class PageDataBuilder:
         if self.most is not None:
             self.size += len(json.dumps(made)) + len(json.dumps(found))
 
-    def _build_request_body(self, told: LinkedExchange) -> dict[str, Any]:
+    def _build_request_body(self, told: ExchangeWithPrevious) -> dict[str, Any]:
         interaction, previous = told.exchange.interaction, told.previous
         text = decode_utf8_or_none(interaction.request.body)
         base = None if previous is None else decode_utf8_or_none(previous.interaction.request.body)
@@ -150,7 +150,7 @@ class PageDataBuilder:
         return made
 
 
-def list_cassettes_by_name_and_sample(
+def find_cassettes_by_name_and_sample(
     store: StoreReader, cassette: str | None, sample: int | None
 ) -> Iterator[CassetteInfo]:
     for info in store.cassettes():

@@ -93,7 +93,7 @@ def read_first_prompt_of_cassette(store: StoreReader, info: CassetteInfo) -> str
     return decode_sql_text(found[0][0] or "")[:USER] if found else ""
 
 
-def sum_calls(store: StoreReader, wanted: CallFilter) -> dict[str, Any]:
+def compute_totals_of_filtered_calls(store: StoreReader, wanted: CallFilter) -> dict[str, Any]:
     """Return the totals of calls; None means unknown, never 0."""
     where, values = wanted.to_sql()
     ((calls, tokens_in, tokens_out, cost, priced, first, last, failed, counted, parties),) = store.query(
@@ -235,7 +235,10 @@ def answer_call_list_query(store: StoreReader, query: Query) -> Json:
     offset, limit = read_query_integer(query, "offset", 0, 10**9), read_query_integer(query, "limit", 200, MOST)
     found: dict[str, Json] = {"offset": offset, "rows": read_window_of_call_rows(store, which, offset, limit)}
     if query.get("sums") == "1":
-        found |= {"sums": sum_calls(store, which), "strip": list_calls_for_timeline(store, which)}
+        found |= {
+            "sums": compute_totals_of_filtered_calls(store, which),
+            "strip": list_calls_for_timeline(store, which),
+        }
     return found
 
 

@@ -22,7 +22,7 @@ from llmproxy.cli.doctor import (
     check_proxy_env_variables,
     check_traffic_arrived,
     diagnose_observed_proxy_bypasses,
-    parse_url_address,
+    parse_url_host_and_port,
 )
 from llmproxy.client.bypass_monitor import BypassMonitoredProcess, ProxyBypassMonitor
 from llmproxy.client.child_env import TrustedCertificateFiles, combine_ca_bundles, plan_env
@@ -220,5 +220,5 @@ def test_where_nothing_was_seen_the_runtimes_advice_is_all_there_is() -> None:
 
 def test_addresses_of_upstreams_have_their_scheme_s_port() -> None:
     """What the agent was configured for is what it may go to by itself."""
-    assert parse_url_address("https://10.0.0.1/v1") == ("10.0.0.1", 443)
-    assert parse_url_address("http://localhost:9") == ("127.0.0.1", 9)
+    assert parse_url_host_and_port("https://10.0.0.1/v1") == ("10.0.0.1", 443)
+    assert parse_url_host_and_port("http://localhost:9") == ("127.0.0.1", 9)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli.parts.options import LAST_REPORT, STORE
-from llmproxy.cli.ui import make_viewer_query_function, prepare_store_for_viewer
+from llmproxy.cli.ui import find_or_import_store_for_viewer, make_viewer_query_function
 from llmproxy.core.cassettes.anonymized_export import anonymize_recordings_for_file
 from llmproxy.core.cassettes.formats.vcr import dumps
 from llmproxy.report import html
@@ -23,11 +23,11 @@ def test_a_store_a_cassette_and_a_file_are_told_apart(tmp_path: Path, monkeypatc
     store = samples.store(tmp_path / "x.db")
     file = tmp_path / "weather.yaml"
     file.write_text(dumps(anonymize_recordings_for_file([chat()]), "weather"))
-    with prepare_store_for_viewer(str(store), None) as seen:
+    with find_or_import_store_for_viewer(str(store), None) as seen:
         assert (seen.store, seen.start["store"], seen.start["store_words"]) == (store, str(store), f" --store {store}")
-    with prepare_store_for_viewer("hostile", store) as seen:
+    with find_or_import_store_for_viewer("hostile", store) as seen:
         assert seen.start["start"] == "#/c/hostile"
-    with prepare_store_for_viewer(str(file), None) as seen:
+    with find_or_import_store_for_viewer(str(file), None) as seen:
         assert seen.start == {"store": "weather.yaml", "file": str(file)}
         assert [each["name"] for each in make_viewer_query_function(seen.store)("cassettes", {})["cassettes"]] == [
             "weather"
@@ -41,20 +41,20 @@ def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     writer = create_report_event_handler(f"jsonl={LAST_REPORT}")
     writer.handle(Selected(title="tasks", scenarios=1, runs=1))
     writer.close()
-    with prepare_store_for_viewer(None, None) as seen:
+    with find_or_import_store_for_viewer(None, None) as seen:
         assert (seen.start["start"], seen.start["recordings"], seen.report) == (
             "#/report", False, tmp_path / LAST_REPORT,
         )  # fmt: skip
     samples.store(tmp_path / STORE)
-    with prepare_store_for_viewer(None, None) as seen:  # the tests' own, which their report stands on
+    with find_or_import_store_for_viewer(None, None) as seen:  # the tests' own, which their report stands on
         assert (seen.store, seen.start["start"], seen.start["recordings"]) == (tmp_path / STORE, "#/report", True)
-    with prepare_store_for_viewer("agent", None) as seen:
+    with find_or_import_store_for_viewer("agent", None) as seen:
         assert seen.start["store_words"] == f" --store {STORE}"
     fill(tmp_path / "llmproxy.db", chat())
-    with prepare_store_for_viewer(None, None) as seen:
+    with find_or_import_store_for_viewer(None, None) as seen:
         assert (seen.start["store"], seen.start["store_words"], seen.start["tests"]) == ("llmproxy.db", "", True)
         assert make_viewer_query_function(seen.store, seen.report)("report", {})["title"] == "tasks"
-    with prepare_store_for_viewer(str(LAST_REPORT), None) as seen:
+    with find_or_import_store_for_viewer(str(LAST_REPORT), None) as seen:
         assert (seen.store, seen.start["store_words"]) == (tmp_path / STORE, f" --store {STORE}")
 
 

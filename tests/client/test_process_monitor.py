@@ -24,7 +24,7 @@ from llmproxy.client.bypass_monitor import (
     find_runtime_advice,
     is_client_configured_in_command,
     list_known_bypasser_warnings,
-    read_host_lookups,
+    read_observed_host_lookup_log,
 )
 from tests.support.process import clean_env, until
 
@@ -129,14 +129,14 @@ def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:
         words = clean_env(given | {"LLMPROXY_DOCTOR": log})
         done = subprocess.run([sys.executable, "-c", code], env=words, capture_output=True, text=True, check=False)
         assert (done.stdout, done.stderr) == ("True\n", "")
-    assert [(each.host, each.port) for each in read_host_lookups(tmp_path)] == [("127.0.0.1", 80)]
+    assert [(each.host, each.port) for each in read_observed_host_lookup_log(tmp_path)] == [("127.0.0.1", 80)]
 
 
 def test_a_broken_line_is_left_out(tmp_path: Path) -> None:
     """Two children may write at once, and one may be killed while it does."""
-    assert list(read_host_lookups(tmp_path)) == []
+    assert list(read_observed_host_lookup_log(tmp_path)) == []
     (tmp_path / "lookups").write_text("7\tapi.x.com\t443\tpython\n8\t\nnot a pid\ta\tb\tc\n9\th")
-    assert list(read_host_lookups(tmp_path)) == [
+    assert list(read_observed_host_lookup_log(tmp_path)) == [
         ObservedHostLookup(7, "python", "api.x.com", 443),
         ObservedHostLookup(9, "", "h", 0),
     ]

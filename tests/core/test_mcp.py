@@ -20,7 +20,7 @@ from llmproxy.core.mcp_answer_replay import (
     may_ignore_unrecorded_message,
     read_mcp_call_with_result,
     split_at_server_requests,
-    split_sse_stream_by_prior_messages,
+    split_mcp_stream_at_prior_calls,
 )
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 
@@ -167,10 +167,10 @@ def test_a_question_parts_an_answer() -> None:
 def test_what_is_said_unasked_follows_what_it_followed() -> None:
     """Each piece of a stream waits for the last message that the client had sent before it; then the client may leave."""
     messages = [(99.5, 4), (100.5, 5)]
-    assert split_sse_stream_by_prior_messages(stream(b"a", b"b"), 100.0, messages) == [
+    assert split_mcp_stream_at_prior_calls(stream(b"a", b"b"), 100.0, messages) == [
         McpAnswerPartAfterCondition(McpAnswerPrerequisiteKind.SERVED, 4, b"a"), McpAnswerPartAfterCondition(McpAnswerPrerequisiteKind.SERVED, 5, b"b"), McpAnswerPartAfterCondition(McpAnswerPrerequisiteKind.FOR_EVER, None, b""),
     ]  # fmt: skip
-    assert split_sse_stream_by_prior_messages(stream(b"a"), 100.0, [])[0] == McpAnswerPartAfterCondition(
+    assert split_mcp_stream_at_prior_calls(stream(b"a"), 100.0, [])[0] == McpAnswerPartAfterCondition(
         McpAnswerPrerequisiteKind.NOTHING, None, b"a"
     )
 

@@ -28,7 +28,7 @@ from llmproxy.suite.checks.row_checks import (
 from llmproxy.suite.checks.row_selection import RowCheckContext
 from llmproxy.suite.checks.tools import check_expected_tool_calls, check_tool_sequence, check_total_tool_calls
 from llmproxy.suite.matchers.variable_references import CaseVariables
-from llmproxy.suite.schema.assertions import CreatedRowsAssertion, MessageProcessing, ToolExpect, Usage, Verify
+from llmproxy.suite.schema.assertions import AgentHistoryEditAssertions, CreatedRowsAssertion, ToolExpect, Usage, Verify
 from llmproxy.suite.schema.suite import ChatStep
 from llmproxy.suite.stores import StoreAdapter, build_suite_store
 from llmproxy.suite.stores.http import HttpEntityStore, parse_entity_http_endpoints
@@ -108,7 +108,7 @@ def history(wire: ModelCallObserver, step: Chapter) -> HistoryEditFindings:
 
 def judge_history(said: dict[str, Any], found: HistoryEditFindings) -> Status:
     """Return what a suite makes of an assertion about it."""
-    wanted = MessageProcessing.model_validate(said["messageProcessing"])
+    wanted = AgentHistoryEditAssertions.model_validate(said["messageProcessing"])
     return worst(check_history_edit_assertions(wanted, found, CaseVariables()))
 
 

@@ -13,7 +13,11 @@ from llmproxy.client.session_reports import SessionReport, format_session_counts
 from llmproxy.protocol import Decision
 from llmproxy.report import json_report, junit
 from llmproxy.report.events import Finished, Started, Status
-from llmproxy.report.proxy_console import describe_how_call_was_handled, format_console_call_line, format_totals
+from llmproxy.report.proxy_console import (
+    describe_how_call_was_handled,
+    format_console_call_line,
+    format_proxy_call_totals,
+)
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
 from llmproxy.report.run_tree import describe_replay_match_kinds
 from llmproxy.ui.mount_in_proxy import name_call_outcome
@@ -71,7 +75,7 @@ def test_lines_of_calls_summaries_and_the_viewer_say_what_is_carried() -> None:
     totals = Totals()
     totals.add(call)
     said = "1 hit (1 bound: date; 1 carried under system-3f2a)"
-    assert format_totals(totals, 0)[0].startswith(said)
+    assert format_proxy_call_totals(totals, 0)[0].startswith(said)
     assert format_session_counts(SessionReport.from_json({**totals.to_json(), "name": "x"})).startswith(said)
     found = find_strict_violations(totals, 0, used=True, fail_on_miss=False, strict=True)
     assert "1 hit was carried under system-3f2a" in found

@@ -23,7 +23,7 @@ from llmproxy.report.proxy_console import (
     describe_how_call_was_handled,
     format_console_call_line,
     format_console_call_table_header,
-    format_totals,
+    format_proxy_call_totals,
     get_width_if_terminal,
     pad_to_terminal_cells,
     wants_colour,
@@ -160,7 +160,7 @@ def test_the_first_lines_say_where_and_what_to_type() -> None:
     (Totals(passed=2, refused=1), 0, "0 hits, 0 misses, 0 recorded, 2 passed, 1 refused"),
 ])  # fmt: skip
 def test_the_summary_is_one_sentence(totals: Totals, unused: int | None, text: str) -> None:
-    assert format_totals(totals, unused)[0] == text
+    assert format_proxy_call_totals(totals, unused)[0] == text
 
 
 @pytest.mark.parametrize(("totals", "said"), [
@@ -169,7 +169,7 @@ def test_the_summary_is_one_sentence(totals: Totals, unused: int | None, text: s
 ])  # fmt: skip
 def test_a_loss_is_said_loudly(totals: Totals, said: str) -> None:
     """A recording that lacks an answer must not look complete."""
-    assert format_totals(totals, None)[1] == said
+    assert format_proxy_call_totals(totals, None)[1] == said
 
 
 TALK = HIT._replace(asked="Do I need an umbrella in Oslo? " * 9, answered="It rains: take one. " * 9)

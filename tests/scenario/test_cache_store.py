@@ -21,9 +21,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from llmproxy.errors import CassetteBusy, MissError, SettingsError, StoreReadOnly
 from llmproxy.scenario.cache_store import (
     CacheCorrupt,
-    CacheMode,
     CacheSlot,
     CacheStore,
+    FunctionCacheMode,
     get_cached_or_compute,
     get_cached_or_compute_sync,
 )
@@ -75,7 +75,7 @@ def test_the_mode_is_read_from_the_environment(said: str, mode: str) -> None:
     """Auto unless something else is said; what is no mode is refused, with those that there are."""
     found = CacheStore.from_environment({"SCENARIO_CACHE_MODE": said})
     assert found is not None
-    assert found.mode is CacheMode(mode)
+    assert found.mode is FunctionCacheMode(mode)
     with pytest.raises(SettingsError, match="no mode") as caught:
         CacheStore.from_environment({"SCENARIO_CACHE_MODE": "x" + said})
     assert "auto, replay, record, off" in str(caught.value.hint)
@@ -94,7 +94,7 @@ def test_reading_makes_no_file(store: CacheStore) -> None:
 def test_what_is_kept_stays(store: CacheStore) -> None:
     """Whoever stores second gets what the first one stored, but in mode record, which makes everything anew."""
     assert (put(store, "k", "one"), put(store, "k", "two"), store.get("k")) == ("one", "one", "one")
-    record = CacheStore(store.path, CacheMode.RECORD)
+    record = CacheStore(store.path, FunctionCacheMode.RECORD)
     assert (put(record, "k", "two"), store.get("k")) == ("two", "two")
     put(store, "k", "old")
     assert get_cached_or_compute_sync(place(record), lambda: "new") == "new" == store.get("k")
@@ -103,7 +103,7 @@ def test_what_is_kept_stays(store: CacheStore) -> None:
 @given(st.text(), st.text())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
 def test_every_text_comes_back(store: CacheStore, key: str, value: str) -> None:
-    record = CacheStore(store.path, CacheMode.RECORD)
+    record = CacheStore(store.path, FunctionCacheMode.RECORD)
     assert put(record, key, value) == value == store.get(key)
 
 
@@ -315,7 +315,7 @@ async def test_a_slow_lock_does_not_stop_the_loop(store: CacheStore) -> None:
 
 def test_a_miss_in_replay_says_what_is_nearest(store: CacheStore) -> None:
     """Nothing, another cache key, or other inputs; a hit is a hit, and nothing is made."""
-    replay = CacheStore(store.path, CacheMode.REPLAY)
+    replay = CacheStore(store.path, FunctionCacheMode.REPLAY)
 
     def missed(key: str, cache_key: str) -> str:
         with pytest.raises(MissError) as caught:

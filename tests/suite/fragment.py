@@ -10,10 +10,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from llmproxy.suite.reading.load import LoadedSuites
 from llmproxy.suite.reading.scenario_step_checks import ScenarioVariableChecker
 from llmproxy.suite.schema.assertions import (
+    AgentHistoryEditAssertions,
     Count,
     CreatedRowsAssertion,
     Fields,
-    MessageProcessing,
     Response,
     SetupRow,
     ToolExpect,
@@ -29,7 +29,7 @@ _TYPES: dict[str, Any] = {
     "suite": Suite, "scenario": Scenario, "steps": Annotated[tuple[Step, ...], Field(min_length=1)],
     "setup": tuple[SetupRow, ...], "step": Step, "tools": Annotated[dict[str, ToolExpect], Field(min_length=1)],
     "totalToolCalls": Count, "created": tuple[CreatedRowsAssertion, ...], "fields": Fields, "response": Response,
-    "usage": Usage, "messageProcessing": MessageProcessing,
+    "usage": Usage, "messageProcessing": AgentHistoryEditAssertions,
 }  # fmt: skip
 KINDS = tuple(_TYPES)
 """What a fragment may be."""

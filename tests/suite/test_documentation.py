@@ -9,13 +9,23 @@ import pytest
 
 from llmproxy.suite.matchers.registry import MODIFIERS, REGISTRY
 from llmproxy.suite.matchers.variable_references import BUILT_IN
-from llmproxy.suite.schema.assertions import MessageProcessing, Response, ToolExpect, Usage
+from llmproxy.suite.schema.assertions import AgentHistoryEditAssertions, Response, ToolExpect, Usage
 from llmproxy.suite.schema.suite import STEPS, ChatOrSimulateStep, Defaults, IncludedPart, Scenario, Suite
 from tests.suite.fragment import load_fragment
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "suites.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```yaml (\w+)\n(.*?)```", PAGE, re.DOTALL)
-NODES = (Suite, IncludedPart, Scenario, Defaults, ChatOrSimulateStep, ToolExpect, Response, Usage, MessageProcessing)
+NODES = (
+    Suite,
+    IncludedPart,
+    Scenario,
+    Defaults,
+    ChatOrSimulateStep,
+    ToolExpect,
+    Response,
+    Usage,
+    AgentHistoryEditAssertions,
+)
 
 
 @pytest.mark.parametrize(("kind", "text"), BLOCKS, ids=[kind for kind, _ in BLOCKS])

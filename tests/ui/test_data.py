@@ -13,10 +13,10 @@ from llmproxy.ui.queries import (
     InvalidViewerQuery,
     UnknownViewerQueryError,
     answer_viewer_query,
+    compute_totals_of_filtered_calls,
     count_calls_before_in_list,
     list_calls_for_timeline,
     read_window_of_call_rows,
-    sum_calls,
 )
 from tests.support.recordings import reopened
 from tests.ui import samples
@@ -90,15 +90,15 @@ def test_finding_looks_into_prompts_answers_and_models(store: Store, find: str, 
 def test_only_what_failed(store: Store) -> None:
     only = CallFilter("agent", failed=True)
     assert [row["status"] for row in read_window_of_call_rows(store, only, 0, 10)] == [529]
-    assert sum_calls(store, only)["calls"] == 1
+    assert compute_totals_of_filtered_calls(store, only)["calls"] == 1
 
 
 def test_sums_say_what_is_unknown(store: Store) -> None:
     """A failed call has no tokens and so no price to miss; nothing recorded has no sum at all."""
-    found = sum_calls(store, CallFilter("agent"))
+    found = compute_totals_of_filtered_calls(store, CallFilter("agent"))
     assert (found["calls"], found["failed"], found["unpriced"]) == (5, 1, 0)
     assert found["to"] - found["from"] > 40
-    nothing = sum_calls(store, CallFilter("nothing"))
+    nothing = compute_totals_of_filtered_calls(store, CallFilter("nothing"))
     assert (nothing["calls"], nothing["in"], nothing["cost"]) == (0, None, None)
 
 

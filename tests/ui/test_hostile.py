@@ -15,7 +15,7 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.core.store.file.store import SqliteCassetteStore
-from llmproxy.ui.html_file import build_viewer_page_data, list_cassettes_by_name_and_sample
+from llmproxy.ui.html_file import build_viewer_page_data, find_cassettes_by_name_and_sample
 from llmproxy.ui.page import render_viewer_page
 from tests.support.browser import Browser, Page
 from tests.support.chats import chat, fill
@@ -147,7 +147,7 @@ def test_in_a_file_it_stays_text(browser: Browser, store: Path, tmp_path: Path) 
         file.write_text(
             render_viewer_page(
                 build_viewer_page_data(
-                    opened, list(list_cassettes_by_name_and_sample(opened, None, None)), hostile.EVIL
+                    opened, list(find_cassettes_by_name_and_sample(opened, None, None)), hostile.EVIL
                 )
             ),
             "utf-8",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.store import Store
-from llmproxy.ui.html_file import build_viewer_page_data, list_cassettes_by_name_and_sample
+from llmproxy.ui.html_file import build_viewer_page_data, find_cassettes_by_name_and_sample
 from llmproxy.ui.queries import answer_viewer_query
 from tests.support.browser import Browser
 from tests.support.chats import run
@@ -18,7 +18,7 @@ from tests.ui import samples
 
 def test_a_message_stands_once(store: Store) -> None:
     """However often it is sent again; and a request is what it adds."""
-    data = build_viewer_page_data(store, list(list_cassettes_by_name_and_sample(store, "agent", None)), "agent")
+    data = build_viewer_page_data(store, list(find_cassettes_by_name_and_sample(store, "agent", None)), "agent")
     assert sum("The sum in calc.py" in each["text"] for each in data["messages"]) == 1
     assert [("of" in each["request"]) for each in data["bodies"].values()] == [False, True, True, False, True]
 
@@ -26,14 +26,14 @@ def test_a_message_stands_once(store: Store) -> None:
 def test_rows_are_those_of_the_store(store: Store) -> None:
     """A file and the server say the same of a call."""
     for name in ("agent", "picture", "hostile"):
-        data = build_viewer_page_data(store, list(list_cassettes_by_name_and_sample(store, name, None)), name)
+        data = build_viewer_page_data(store, list(find_cassettes_by_name_and_sample(store, name, None)), name)
         assert data["cassettes"][0]["rows"] == answer_viewer_query(store, "calls", {"cassette": name})["rows"]
 
 
 def test_who_recorded_it_is_not_in_the_file(tmp_path: Path) -> None:
     """What names a person has a stand-in, in bodies, texts and rows alike."""
     with reopened(samples.store(tmp_path / "x.db", samples.personal())) as store:
-        data = build_viewer_page_data(store, list(list_cassettes_by_name_and_sample(store, None, None)), "x")
+        data = build_viewer_page_data(store, list(find_cassettes_by_name_and_sample(store, None, None)), "x")
     assert "gertrude" not in json.dumps(data)
     assert "/home/user/notes.txt" in data["cassettes"][0]["rows"][0]["asked"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.ui import make_label_file_writer, make_viewer_query_function, prepare_store_for_viewer
+from llmproxy.cli.ui import find_or_import_store_for_viewer, make_label_file_writer, make_viewer_query_function
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report import json_report
 from llmproxy.report.events import (
@@ -212,7 +212,7 @@ def test_on_a_telephone_the_matrix_is_a_button_away(browser: Browser, tmp_path: 
 @contextmanager
 def served(file: Path, store: Path, labels: Path) -> Iterator[str]:
     """Serve the viewer on a report; yields the address with its token."""
-    with prepare_store_for_viewer(str(file), store) as seen:
+    with find_or_import_store_for_viewer(str(file), store) as seen:
         made = make_viewer_server(
             0,
             "the-token",

@@ -55,7 +55,7 @@ def format_volatile_fields(name: str, fields: Sequence[VolatileField]) -> Iterat
         yield f"{name}: volatile fields {', '.join(told)}"
 
 
-def bindings_to_json(said: Sequence[str], fields: Sequence[VolatileField]) -> dict[str, Any]:
+def convert_bindings_to_json(said: Sequence[str], fields: Sequence[VolatileField]) -> dict[str, Any]:
     return {
         "run_variables": [parse_stored_run_variables(each) for each in said],
         "volatile": [field.to_dict() for field in fields],

@@ -32,7 +32,7 @@ from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import SessionReport, format_session_counts, list_shortened_misses_with_counts
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import AUTHENTICATION, OFFLINE, PROXIES, Channel, Decision, UnknownToolPolicy
-from llmproxy.report.proxy_console import format_totals
+from llmproxy.report.proxy_console import format_proxy_call_totals
 from llmproxy.settings import Loaded, format_shown_path
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class RunFinisher:
             return []
         refused = ["what was refused"] * bool(report.refused or self.refused) + ["stubs"] * bool(report.stubs)
         if report.unused and not refused:
-            return explain_no_recording_used(len(report.unused), report.cassette, code, plan)
+            return explain_command_used_no_recording(len(report.unused), report.cassette, code, plan)
         return explain_unused_proxy(plan, self.proxy.url, self.command, refused=refused, code=code)
 
     def report_bypass_attempts(self, code: int, *, only: bool) -> int:
@@ -248,7 +248,7 @@ class RunFinisher:
     def summary_line(self) -> str:
         """Totals on one line: our proxy's, else the session's."""
         if self.totals is not None:
-            return format_totals(self.totals, self.unused)[0]
+            return format_proxy_call_totals(self.totals, self.unused)[0]
         return "" if self.report is None else format_session_counts(self.report)
 
     def _count_misses(self) -> int:
@@ -315,7 +315,7 @@ _CACHES = {
 INTERCEPT = "    `llmproxy run --intercept -- COMMAND` catches clients whose base URL cannot be changed"
 
 
-def explain_no_recording_used(recorded: int, cassette: str, code: int, plan: EnvironmentPlan) -> list[str]:
+def explain_command_used_no_recording(recorded: int, cassette: str, code: int, plan: EnvironmentPlan) -> list[str]:
     """Return the message for a command that used none of its recordings: it failed, has its own address or cache."""
     calls = f"{recorded} recorded call{'s' if recorded > 1 else ''} of cassette {cassette}"
     if code:

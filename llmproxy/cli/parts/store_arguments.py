@@ -175,7 +175,7 @@ def suggest_option_for_numeric_name(store: StoreReader, typed: str, command: str
     return shown if store.has_recordings(typed, 1) else ""
 
 
-def parse_interaction_id(typed: str, wanted: str) -> int:
+def parse_interaction_number(typed: str, wanted: str) -> int:
     """Return an interaction's id. Raises SettingsError if invalid; `wanted` names its purpose."""
     if is_interaction_id(typed):
         return int(typed)

@@ -21,7 +21,7 @@ from llmproxy.report.events import (
     Completed,
     Event,
     EventHandler,
-    NoopCloseEventHandler,
+    EventHandlerWithNothingToClose,
     RedactingEventHandler,
     Selected,
 )
@@ -128,7 +128,7 @@ async def run_or_raise_interrupt[T](pending: Coroutine[Any, Any, T]) -> T:
             signal.signal(number, handler)
 
 
-class AbortedTestRunEndEmitter(NoopCloseEventHandler):
+class AbortedTestRunEndEmitter(EventHandlerWithNothingToClose):
     """Tracks whether reports got the end of the test, and emits it if an error came first."""
 
     def __init__(self) -> None:

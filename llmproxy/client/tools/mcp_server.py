@@ -46,7 +46,7 @@ class McpServeOptions(NamedTuple):
     """Options of that command: flags of `replay` with values, None for a switch."""
 
 
-class LlmproxyMcpTool(NamedTuple):
+class LlmproxyMcpServerTool(NamedTuple):
     name: str
     description: str
     properties: Mapping[str, Any]
@@ -91,7 +91,7 @@ def _build_llmproxy_replay_words(asked: Arguments, serving: McpServeOptions) -> 
 
 
 TOOLS = (
-    LlmproxyMcpTool(
+    LlmproxyMcpServerTool(
         "list",
         "List the cassettes (recorded runs of an agent) and the last interactions in them: calls of models, of MCP "
         "tools, of HTTP services.",
@@ -102,7 +102,7 @@ TOOLS = (
         },
         _build_llmproxy_ls_command,
     ),
-    LlmproxyMcpTool(
+    LlmproxyMcpServerTool(
         "show",
         "Show an interaction whole (what was asked, what was answered, tool calls, tokens, times), or a cassette as a "
         "conversation.", {"what": _EITHER},
@@ -110,32 +110,32 @@ TOOLS = (
             "show", _refuse_leading_dash(str(asked.get("what") or _get_asked_cassette(asked, serving))),
         ],
     ),
-    LlmproxyMcpTool(
+    LlmproxyMcpServerTool(
         "why",
         "Say why the last requests were refused in replay: the nearest recording, where it differs, and what to do "
         "about it.",
         {"number": {"type": "integer", "minimum": 1, "maximum": 100, "description": "The last so many; 1."}},
         lambda asked, _: ["why", "-n", str(asked.get("number", 1))],
     ),
-    LlmproxyMcpTool(
+    LlmproxyMcpServerTool(
         "diff",
         "Say where two interactions differ, by prompt, tool or message; or two cassettes, by tools, texts, tokens, "
         "cost, time and requests.", {"old": _EITHER, "new": _EITHER},
         lambda asked, _: ["diff", _refuse_leading_dash(asked["old"]), _refuse_leading_dash(asked["new"])],
         ("old", "new"),
     ),
-    LlmproxyMcpTool(
+    LlmproxyMcpServerTool(
         "learn",
         "List the values of tools that vary from run to run of a cassette, which could be volatile fields; nothing is "
         "written.", {"cassette": _CASSETTE}, lambda asked, serving: ["learn", _get_asked_cassette(asked, serving)],
     ),
-    LlmproxyMcpTool(
+    LlmproxyMcpServerTool(
         "replay",
         "Run the agent on its recording with results of tools or answers of the model overridden, and say where it "
         "leaves the recording. The agent's command was chosen by whoever started this server. No model is asked.",
         {"cassette": _CASSETTE, **_OVERRIDES}, _build_llmproxy_replay_words, runs_agent=True,
     ),
-    LlmproxyMcpTool(
+    LlmproxyMcpServerTool(
         "fork", "Make a new cassette that begins like another one.",
         {
             "cassette": _CASSETTE,
@@ -148,7 +148,7 @@ TOOLS = (
         ],
         writes=True,
     ),
-    LlmproxyMcpTool(
+    LlmproxyMcpServerTool(
         "learn_accept",
         "Make volatile fields of the values that vary: by name, or all that are plain (uuid, hex, time, duration).",
         {"cassette": _CASSETTE, "take": {"type": "array", "items": {"type": "string"}, "description": "Names."}},
@@ -183,7 +183,7 @@ _IS: Mapping[str, Callable[[Any], bool]] = {
 """Check by schema type. The members of objects and arrays are texts."""
 
 
-def validate_mcp_tool_arguments(tool: LlmproxyMcpTool, asked: Arguments) -> None:
+def validate_mcp_tool_arguments(tool: LlmproxyMcpServerTool, asked: Arguments) -> None:
     """Check arguments against the tool's schema. Raises SettingsError."""
     takes = f"{tool.name} takes {', '.join(tool.properties)}"
     if unknown := sorted(set(asked) - set(tool.properties)):
@@ -205,7 +205,7 @@ def _shorten_json(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def list_own_mcp_tools(serving: McpServeOptions) -> list[LlmproxyMcpTool]:
+def list_own_mcp_tools(serving: McpServeOptions) -> list[LlmproxyMcpServerTool]:
     return [each for each in TOOLS if (serving.write or not each.writes) and (serving.agent or not each.runs_agent)]
 
 
@@ -219,7 +219,7 @@ def unknown_tool_error(name: str, serving: McpServeOptions) -> SettingsError:
     return SettingsError(f"{name} is not offered: this server was started without it.", hint=hint)
 
 
-def build_llmproxy_arguments(tool: LlmproxyMcpTool, asked: Arguments, serving: McpServeOptions) -> list[str]:
+def build_llmproxy_arguments(tool: LlmproxyMcpServerTool, asked: Arguments, serving: McpServeOptions) -> list[str]:
     """Return the words after ``llmproxy`` for one call. Raises SettingsError."""
     asked = {name: value for name, value in asked.items() if value is not None}  # as models leave out what they may
     validate_mcp_tool_arguments(tool, asked)
@@ -291,13 +291,13 @@ def _make_server(serving: McpServeOptions) -> Any:
     return server
 
 
-def _describe_tool(tool: LlmproxyMcpTool) -> dict[str, Any]:
+def _describe_tool(tool: LlmproxyMcpServerTool) -> dict[str, Any]:
     hints = {"readOnlyHint": not (tool.writes or tool.runs_agent), "openWorldHint": False}
     return {"name": tool.name, "description": tool.description, "inputSchema": tool.schema, "annotations": hints}
 
 
 async def run_own_mcp_tool(
-    tools: Mapping[str, LlmproxyMcpTool], name: str, arguments: Mapping[str, Any], serving: McpServeOptions
+    tools: Mapping[str, LlmproxyMcpServerTool], name: str, arguments: Mapping[str, Any], serving: McpServeOptions
 ) -> tuple[str, bool]:
     try:
         if (tool := tools.get(name)) is None:
@@ -309,7 +309,7 @@ async def run_own_mcp_tool(
         return ensure_program_prefix(error), True
 
 
-def _write_instructions(tools: Mapping[str, LlmproxyMcpTool], serving: McpServeOptions) -> str:
+def _write_instructions(tools: Mapping[str, LlmproxyMcpServerTool], serving: McpServeOptions) -> str:
     changes = [each.name for each in tools.values() if each.writes]
     return (
         "Recorded runs of an agent under test: what it asked of models, MCP tools and HTTP services, and what they "

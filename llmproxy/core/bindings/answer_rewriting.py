@@ -17,8 +17,8 @@ from llmproxy.core.bindings.created_id_pairs import (
     PREFIXED,
     IdPair,
     IdPairs,
+    RecordedIdTextMatcher,
     ShortValue,
-    ToolCreatedIdFinder,
     contains_recorded_id,
     convert_to_type_of,
     find_abbreviated_id_in_text,
@@ -301,7 +301,7 @@ def rewrite_exact_hit_answer(
     held = {text[spot.start : spot.end] for text in texts for spot in paths.answer_forms.find_matches(text)}
     # Any number in an equal request may be a short value, so short values stay in its answer.
     left = [each for each in known or () if each.is_searchable_in_text and each.recorded != each.present]
-    tokens = ToolCreatedIdFinder(left)
+    tokens = RecordedIdTextMatcher(left)
     held_ids = {token.identity for text in texts for token in tokens.find_matches(text)}
     fit = RequestMatch((), (), unchanged=held)
     rewriter = AnswerRewriter(paths, fit, IdPairs(each for each in left if each not in held_ids), named=named)
@@ -342,7 +342,7 @@ class AnswerRewriter:
         self._named = named
         whole = IdPairs((*fit.identities, *(known or ()), *_list_declared_ids(bindings.pairs, fit.unchanged)))
         self._bindings, self._fit = bindings, fit
-        self._tokens = ToolCreatedIdFinder(each for each in whole if each.recorded != each.present)
+        self._tokens = RecordedIdTextMatcher(each for each in whole if each.recorded != each.present)
         self._shorts = list_changed_short_bindings(bindings.pairs, whole)
         self._changed: Mapping[str, IdPair] = index_changed_id_pairs(whole)
         self._members: dict[tuple[int, Path], dict[str, str]] = {}

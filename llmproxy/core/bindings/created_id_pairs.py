@@ -100,7 +100,7 @@ class RecordedIdOccurrence(NamedTuple):
     identity: IdPair
 
 
-class ToolCreatedIdFinder:
+class RecordedIdTextMatcher:
     def __init__(self, identities: Iterable[IdPair]) -> None:
         self._heads: dict[str, list[IdPair]] = {}
         for each in identities:

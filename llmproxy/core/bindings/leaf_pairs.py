@@ -15,8 +15,8 @@ from typing import NamedTuple
 from llmproxy.core.bindings.created_id_pairs import (
     IdPair,
     IdPairs,
+    RecordedIdTextMatcher,
     ShortValue,
-    ToolCreatedIdFinder,
     find_short_values_at_leaf,
 )
 from llmproxy.core.bindings.leaf_places import (
@@ -484,7 +484,7 @@ class ValueReplacementConsistency:
         self._bindings = bindings
         self._natures = {pair.name: pair.recorded.kind for pair in bindings.pairs}
         self._values = {pair.name: pair.recorded.value for pair in bindings.pairs}
-        self._tokens = ToolCreatedIdFinder(
+        self._tokens = RecordedIdTextMatcher(
             each._replace(recorded=each.present, present=each.recorded)
             for each in identities
             if each.recorded != each.present

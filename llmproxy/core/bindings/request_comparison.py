@@ -15,8 +15,8 @@ from typing import Any
 
 from llmproxy.core.bindings.created_id_pairs import (
     IdPairs,
+    RecordedIdTextMatcher,
     ShortValue,
-    ToolCreatedIdFinder,
     find_short_values_at_leaf,
     index_changed_id_pairs,
     list_changed_short_bindings,
@@ -55,12 +55,12 @@ from llmproxy.core.bindings.text_alignment import (
     TextDivergence,
     VariableSpan,
     drop_llmproxy_files_from_ls,
+    drop_llmproxy_git_status_lines,
     find_listing_variable_spans,
     list_varying_shell_output_spans,
     match_text_with_gaps,
-    remove_llmproxy_git_status,
+    put_current_run_values_in_text,
     replace_text_spans,
-    splice_present_values,
 )
 from llmproxy.core.bindings.value_forms import (
     RunValueSpelling,
@@ -121,7 +121,7 @@ class BoundRequestComparer(LeafPairVisitor):
         super().__init__(bindings)
         whole = IdPairs((*found, *(known or ())))  # this pair takes precedence; conflicts were checked
         self._identities = whole
-        self._tokens = ToolCreatedIdFinder(whole)
+        self._tokens = RecordedIdTextMatcher(whole)
         self._shorts = list_changed_short_bindings(bindings.pairs, whole)
         self._forbidden = [text for text in index_changed_id_pairs(whole) if len(text) >= _WHOLE_ID]
         self.equalities = ValueReplacementConsistency(bindings, whole, self._shorts)
@@ -203,7 +203,7 @@ class BoundRequestComparer(LeafPairVisitor):
 
     def _find_present_name(self, name: str, gaps: list[VariableSpan], left: set[str], place: LeafPlace) -> str | None:
         """Return which remaining member has this name in this run: the expected one, else any that fits."""
-        told = splice_present_values(name, gaps)
+        told = put_current_run_values_in_text(name, gaps)
         others = sorted(left) if len(left) <= _MOST_NAMES else [name] if name in left else []
         for other in dict.fromkeys([each for each in (told,) if each in left] + (others if gaps else [])):
             if not isinstance(aligned := match_text_with_gaps(name, gaps, other), TextDivergence):
@@ -258,7 +258,7 @@ class BoundRequestComparer(LeafPairVisitor):
             if place.zone is Zone.RESULT:
                 mine, theirs = drop_llmproxy_files_from_ls(recorded, present)
             else:
-                mine, theirs = remove_llmproxy_git_status(recorded), remove_llmproxy_git_status(present)
+                mine, theirs = drop_llmproxy_git_status_lines(recorded), drop_llmproxy_git_status_lines(present)
             if recorded != present and mine == theirs:
                 self._used.add(LISTING)
             recorded, present = mine, theirs

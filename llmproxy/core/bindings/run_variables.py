@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
-from llmproxy.core.bindings.text_alignment import remove_llmproxy_git_status
+from llmproxy.core.bindings.text_alignment import drop_llmproxy_git_status_lines
 from llmproxy.errors import LLMProxyError
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import API_KEYS
@@ -164,7 +164,7 @@ def pair_run_variables(recorded: Iterable[RunVariable], present: Iterable[RunVar
 
 def _remove_own_git_status(each: RunVariable) -> RunVariable:
     """Return git's status of a folder without the proxy's own files, which appear when a run begins."""
-    return replace(each, value=remove_llmproxy_git_status(each.value)) if each.name == "git_status" else each
+    return replace(each, value=drop_llmproxy_git_status_lines(each.value)) if each.name == "git_status" else each
 
 
 def _have_same_kind(recorded: RunVariable, present: RunVariable) -> bool:

@@ -116,7 +116,7 @@ def replace_text_spans(text: str, changes: Iterable[tuple[int, int, str, *tuple[
     return "".join([*parts, text[last:]])
 
 
-def splice_present_values(text: str, gaps: Iterable[VariableSpan]) -> str:
+def put_current_run_values_in_text(text: str, gaps: Iterable[VariableSpan]) -> str:
     return replace_text_spans(text, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))
 
 
@@ -172,7 +172,7 @@ def drop_llmproxy_files_from_ls(recorded: str, present: str) -> tuple[str, str]:
     return mine, theirs
 
 
-def remove_llmproxy_git_status(text: str) -> str:
+def drop_llmproxy_git_status_lines(text: str) -> str:
     """Return a text without git's lines for llmproxy's files; ``(clean)`` if a status had no others."""
     if "llmproxy.db" not in text:
         return text

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from llmproxy.core.bindings.created_id_pairs import (
     IdPair,
     IdPairs,
+    RecordedIdTextMatcher,
     ShortValue,
-    ToolCreatedIdFinder,
     find_short_values_at_leaf,
 )
 from llmproxy.core.bindings.leaf_pairs import (
@@ -39,7 +39,7 @@ from llmproxy.core.bindings.text_alignment import (
     LISTING,
     TextDivergence,
     match_text_with_gaps,
-    splice_present_values,
+    put_current_run_values_in_text,
 )
 from llmproxy.core.bindings.volatile_result_fields import (
     IN_TEXT,
@@ -188,7 +188,7 @@ _HERE = late(r"(?:https?://)?(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(?::\d
 _ASKS = late(r"\b(?:curl|wget)\b[^|;&]*\x00[^|;&]*")
 
 
-def is_result_from_other_machine(tool: str, arguments: str = "") -> bool:
+def is_tool_call_to_remote_host(tool: str, arguments: str = "") -> bool:
     """Return whether a call's result comes from another machine; `arguments` are the call's in JSON, or empty."""
     if _TOOLS.search(tool):
         return True
@@ -278,7 +278,7 @@ class LearnedField:
     @property
     def comes_from_other_machine(self) -> bool:
         """Whether the value came from outside of the agent's machine: listed separately, accepted by name only."""
-        return is_result_from_other_machine(self.field.tool, self.field.arguments)
+        return is_tool_call_to_remote_host(self.field.tool, self.field.arguments)
 
 
 def infer_volatile_fields_from_pair(
@@ -451,7 +451,7 @@ class _FieldLearningComparison(BoundRequestComparer):
         self.bindings = add_field_definitions_to_bindings(self.bindings, [field])
         if field.is_id:
             self._identities.add_pair(IdPair(name, value.kind, value.recorded, value.present))
-            self._tokens = ToolCreatedIdFinder(self._identities)
+            self._tokens = RecordedIdTextMatcher(self._identities)
             self._heads = (*self._tokens.heads, *self._forbidden)
         return True
 
@@ -578,7 +578,7 @@ def _restate_beginning(comparing: BoundRequestComparer, recorded: object, presen
     # After a leaked value the texts diverge behind it: its expected text is the difference.
     at = parted.recorded
     behind = (gap for gap in gaps if gap.options and gap.start >= at)
-    return present[: parted.present] + splice_present_values(recorded, behind)[at:]
+    return present[: parted.present] + put_current_run_values_in_text(recorded, behind)[at:]
 
 
 def _replace_existing_at_path(tree: Any, steps: list[str | int], value: object) -> None:

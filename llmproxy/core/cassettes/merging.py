@@ -22,7 +22,7 @@ from llmproxy.core.cassettes.formats import Recorded, Source, read_file_of_recor
 from llmproxy.core.cassettes.formats.review_yaml import number_exchanges_of_same_request
 from llmproxy.core.changes.accepted_change_model import AcceptedChange, merge_accepted_change_lists
 from llmproxy.core.forks.fork_rows import CassetteNameTaken, find_fork, store_fork_row
-from llmproxy.core.store.file.connect import WORDS, connect_to_sqlite_store_file, open_sqlite_store_reader
+from llmproxy.core.store.file.connect import WORDS, connect_to_sqlite_cassette_store, open_sqlite_store_reader
 from llmproxy.core.store.file.migrations import list_applied_migrations
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.queries import (
@@ -105,7 +105,7 @@ def _check_versions(paths: Sequence[Path]) -> None:
         open_sqlite_store_reader(path).close()  # says what is wrong with it
         with (
             translate_errors(path, WORDS, writing=False),
-            closing(connect_to_sqlite_store_file(path, "mode=ro")) as conn,
+            closing(connect_to_sqlite_cassette_store(path, "mode=ro")) as conn,
         ):
             has = list_applied_migrations(conn)
         first = first or (path, has)
@@ -202,7 +202,7 @@ class FolderMergeSummary(NamedTuple):
     unchanged: int
 
 
-def merge_folders(folders: Sequence[Path], target: Path, now: Callable[[], float]) -> FolderMergeSummary:
+def merge_cassette_folders(folders: Sequence[Path], target: Path, now: Callable[[], float]) -> FolderMergeSummary:
     """Merge several folders into `target`, their common base. Raises MergeConflict, CassetteError."""
     into = CassetteDir(target, now=now)
     before = into.list_cassette_files() if target.is_dir() else {}

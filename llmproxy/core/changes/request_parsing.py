@@ -29,8 +29,8 @@ from llmproxy.core.dialects.messages import (
     as_dict,
     as_list,
     as_str,
-    read_tool_call_block,
-    read_tool_result_block,
+    read_tool_call_of_any_provider,
+    read_tool_result_of_any_provider,
 )
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.providers.provider_table import ClientProgram
@@ -258,7 +258,7 @@ def remove_tool_call_ids(value: object) -> object:
 
 def parse_tool_call_in_request(value: object, call_id: str = "") -> HistoryToolCall:
     tree = as_dict(value)
-    if (block := read_tool_call_block(tree)) is not None:
+    if (block := read_tool_call_of_any_provider(tree)) is not None:
         name, arguments = block[1], block[2]
     else:
         inner = as_dict(tree.get("function")) or as_dict(tree.get("custom")) or tree
@@ -377,7 +377,7 @@ class _ConversationReader:
 
     @staticmethod
     def _get_call_id_of_result(entry: Sequence[Segment], segment: Segment) -> str:
-        if (block := read_tool_result_block(as_dict(segment.value))) is not None:
+        if (block := read_tool_result_of_any_provider(as_dict(segment.value))) is not None:
             return block.tool_call_id or ""
         beside = (each for each in entry if each.kind is Kind.MEMBER and each.own == "tool_call_id")
         return next((as_str(each.value) for each in beside), "")
@@ -385,7 +385,7 @@ class _ConversationReader:
 
 def _read_call_id(value: object) -> str:
     tree = as_dict(value)
-    block = read_tool_call_block(tree)
+    block = read_tool_call_of_any_provider(tree)
     return as_str(block[0] if block is not None else tree.get("id"))
 
 

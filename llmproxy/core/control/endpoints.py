@@ -181,7 +181,7 @@ def _open_session(engine: Engine, call: RoutedControlRequest) -> Json:
         run_variables=parsing.parse_control_run_variables(body.get("run_variables")),
         bind=parsing.parse_enum(BindingPolicy, body.get("bind"), "bind"),
         faults=parsing.parse_control_faults(body.get("faults")),
-        live=parsing.parse_control_live_channels(body, engine.config.live),
+        live=parsing.parse_requested_live_channels(body, engine.config.live),
         trial=read_boolean_member(body.get("trial"), "trial"), carry=read_boolean_member(body.get("carry"), "carry"),
     )  # fmt: skip
     if under is not None:
@@ -461,14 +461,12 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, ControlEndpoint]] = {
         "POST": ControlEndpoint(_close_session, "closeSession", "SessionReport", "CloseSessionRequest?", errors=_BUSY)
     },
     ("sessions", "*", "bind"): {
-        "POST": ControlEndpoint(
-            _bind_name, "bindSession", "NameBoundToSession", "BindNameToSessionRequest", errors=_BUSY
-        )
+        "POST": ControlEndpoint(_bind_name, "bindSession", "SessionAlias", "SessionAliasRequest", errors=_BUSY)
     },
     ("sessions", "*", "tools"): {
-        "POST": ControlEndpoint(_handle_tool_lines, "carryToolLines", "StdioLinesAnswer", "StdioLinesRequest")
+        "POST": ControlEndpoint(_handle_tool_lines, "carryToolLines", "McpShimLinesAnswer", "McpShimLinesRequest")
     },
-    ("sessions", "*", "unbind"): {"POST": ControlEndpoint(_unbind_name, "unbindSession", "NameBoundToSession")},
+    ("sessions", "*", "unbind"): {"POST": ControlEndpoint(_unbind_name, "unbindSession", "SessionAlias")},
     ("interactions",): {
         "GET": ControlEndpoint(_list_interactions, "listInteractions", "InteractionList", query="list", errors=_LISTED)
     },

@@ -181,13 +181,13 @@ class Sessions(TypedDict):
     sessions: list[SessionReport]
 
 
-class BindNameToSessionRequest(TypedDict):
+class SessionAliasRequest(TypedDict):
     session: Annotated[str, {"minLength": 1, "maxLength": 300}]
     party: NotRequired[Annotated[str, {"pattern": "^(agent|(user|judge)(\\.[0-9]{1,4})?)$", "default": "agent"}]]
     """Party of these calls, if a request does not name one."""
 
 
-class NameBoundToSession(TypedDict):
+class SessionAlias(TypedDict):
     name: str
     session: str | None
 
@@ -397,7 +397,7 @@ class SessionFaults(TypedDict):
     """Reasons of all rules that met no call; in a report only at the session's close."""
 
 
-class StdioLinesRequest(TypedDict):
+class McpShimLinesRequest(TypedDict):
     connection: str
     """Id of one client."""
     server: NotRequired[str]
@@ -470,7 +470,7 @@ SHAPES: Mapping[str, ClassBehindOpenApiModel] = {
     "SessionReport": ClassBehindOpenApiModel(Totals, Totals().to_json(), Totals.RARE),
     "RunVariable": ClassBehindOpenApiModel(run_variables.RunVariable, ("name", "value"), ("other", "tool", "path")),
     "Sum": ClassBehindOpenApiModel(UsageSums),
-    "StdioLinesAnswer": ClassBehindOpenApiModel(McpStdioLineOutcome, (), McpStdioLineOutcome._fields),
+    "McpShimLinesAnswer": ClassBehindOpenApiModel(McpStdioLineOutcome, (), McpStdioLineOutcome._fields),
     "ToolOverride": ClassBehindOpenApiModel(overrides.ToolResultOverride, ("tool",), ("nth", "when")),
     "Unused": ClassBehindOpenApiModel(UnusedRecording),
 }

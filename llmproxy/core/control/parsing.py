@@ -162,7 +162,7 @@ def parse_control_fork_or_mocks(overrides: Json, fork: Json, mocks: Json = None)
     return ForkState(given=parse_answer_overrides_from_json(overrides), live=bool(live), at=at), child
 
 
-def parse_control_live_channels(
+def parse_requested_live_channels(
     body: Mapping[str, Json], default: LiveChannelSettings | None
 ) -> LiveChannelSettings | None:
     """Return a session's live channels, none for an empty list; None for the proxy's. Raises BadControlRequest."""

@@ -41,7 +41,7 @@ def parse_answer_or_event_into_draft(draft: ModelAnswerDraft, value: dict[str, A
     kind = value.get("type")
     if kind == "content_block_start":
         block = as_dict(value.get("content_block"))
-        if (call := messages.read_tool_call_block(block)) is not None:
+        if (call := messages.read_tool_call_of_any_provider(block)) is not None:
             asks = messages.BLOCKS.get(as_str(block.get("type")))
             hosted = asks is not None and asks.hosted
             draft.add_call(
@@ -70,7 +70,7 @@ def _record_result_or_unknown(draft: ModelAnswerDraft, block: dict[str, Any]) ->
     if kind not in messages.BLOCKS:
         draft.unknown[kind or "a block without a type"] = None
     failed = block.get("is_error") is True or as_str(as_dict(block.get("content")).get("type")).endswith("_error")
-    draft.add_result(messages.read_tool_result_block(block), failed=failed)
+    draft.add_result(messages.read_tool_result_of_any_provider(block), failed=failed)
 
 
 _WHY = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}

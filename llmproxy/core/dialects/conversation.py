@@ -29,8 +29,8 @@ from llmproxy.core.dialects.messages import (
     as_dict,
     as_list,
     as_str,
-    read_tool_call_block,
-    read_tool_result_block,
+    read_tool_call_of_any_provider,
+    read_tool_result_of_any_provider,
 )
 from llmproxy.core.dialects.stream_events import parse_events_cached
 from llmproxy.core.providers.provider_table import Family
@@ -363,10 +363,10 @@ class _SegmentReader:
             self._add(Kind.UNKNOWN, f"{said}, {named or next(iter(tree), '') or 'which nobody knows'}", path, part)
 
     def _read_call_result_or_thought(self, path: str, said: str, block: dict[str, Any]) -> bool:
-        if (call := read_tool_call_block(block)) is not None:
+        if (call := read_tool_call_of_any_provider(block)) is not None:
             self._tools |= {call[0]: as_str(call[1])} if isinstance(call[0], str) else {}
             self._add(Kind.CALL, f"{said}, call of {as_str(call[1]) or 'a tool'}", path, block)
-        elif (result := read_tool_result_block(block)) is not None:
+        elif (result := read_tool_result_of_any_provider(block)) is not None:
             of = result.tool_call_id or ""
             tool = self._tools.get(of) or of or "a tool"
             self._add(Kind.RESULT, f"{said}, result of {tool}", path, block, tool)

@@ -280,7 +280,7 @@ def is_hosted_tool_call(block: dict[str, Any], asks: ToolCallFormat) -> bool:
     return asks.hosted or block.get("execution") == "server"
 
 
-def read_tool_call_block(block: dict[str, Any]) -> tuple[object, object, object] | None:
+def read_tool_call_of_any_provider(block: dict[str, Any]) -> tuple[object, object, object] | None:
     """Return id, name and arguments of a block that is a tool call, as histories have them."""
     asks = find_tool_call_format_by_type(block)
     if asks is not None and (not asks.hosted or block["type"] in _REPEATED):
@@ -295,7 +295,7 @@ def read_tool_call_block(block: dict[str, Any]) -> tuple[object, object, object]
     return None
 
 
-def read_tool_result_block(block: dict[str, Any]) -> Message | None:
+def read_tool_result_of_any_provider(block: dict[str, Any]) -> Message | None:
     kind = as_str(block.get("type"))
     if kind.endswith("tool_result"):
         content, call_id = block.get("content"), block.get("tool_use_id")
@@ -318,7 +318,7 @@ def add_content_blocks_to_draft(draft: ModelAnswerDraft, content: object) -> lis
     texts: list[str] = []
     for part in content if isinstance(content, list) else [content]:
         block = as_dict(part)
-        call, result = read_tool_call_block(block), read_tool_result_block(block)
+        call, result = read_tool_call_of_any_provider(block), read_tool_result_of_any_provider(block)
         if call is not None:
             asks = find_tool_call_format_by_type(block)
             by_type = as_dict(block.get("toolUse")).get("type") is not None
@@ -374,7 +374,7 @@ def convert_conversation_entry(value: object, default: str = "user") -> list[Mes
     if isinstance(value, str):
         return [Message(normalize_role(None, default), value)]
     entry = as_dict(value)
-    alone = read_tool_call_block(entry), read_tool_result_block(entry)
+    alone = read_tool_call_of_any_provider(entry), read_tool_result_of_any_provider(entry)
     draft = ModelAnswerDraft(role=normalize_role(entry.get("role"), default))
     if any(alone) or is_thought_block(entry):
         draft.role = "assistant"

@@ -26,7 +26,7 @@ from llmproxy.core.dialects.messages import (
     as_list,
     as_str,
     dump_tool_arguments,
-    read_tool_call_block,
+    read_tool_call_of_any_provider,
 )
 from llmproxy.core.traffic.interaction import Headers
 
@@ -165,7 +165,9 @@ def _add_response(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
     if output := as_list(response.get("output")):
         draft.text, draft.reasoning, draft.calls, draft.beside, draft.outputs = [], [], {}, {}, {}
         for number, item in enumerate(map(as_dict, output)):
-            kept = [item] if read_tool_call_block(item) is not None or messages.is_thought_block(item) else None
+            kept = (
+                [item] if read_tool_call_of_any_provider(item) is not None or messages.is_thought_block(item) else None
+            )
             add_content_blocks_to_draft(draft, item.get("content") if item.get("type") == "message" else kept)
             _record_hosted_or_unknown_item(draft, item, number)
     elif kind in ("response.output_text.delta", "response.refusal.delta"):
@@ -174,7 +176,7 @@ def _add_response(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
         draft.add_reasoning(value.get("delta"))
     elif kind in ("response.output_item.added", "response.output_item.done"):
         item = as_dict(value.get("item"))
-        if (call := read_tool_call_block(item)) is not None:
+        if (call := read_tool_call_of_any_provider(item)) is not None:
             entry = draft.add_call(value.get("output_index"), call[0], call[1])
             if kind == "response.output_item.done":  # the item contains all of its deltas
                 entry.pieces = [dump_tool_arguments(call[2])]
@@ -188,12 +190,12 @@ def _record_hosted_or_unknown_item(draft: ModelAnswerDraft, item: dict[str, Any]
     if kind not in messages.ITEMS:
         draft.unknown[kind or "an item without a type"] = None
         return
-    draft.add_result(messages.read_tool_result_block(item))
+    draft.add_result(messages.read_tool_result_of_any_provider(item))
     if (asks := messages.find_tool_call_format_by_type(item)) is None:
         return
     name = asks.read_tool_name(item)
     call_id = item.get("call_id") or item.get("id")
-    if read_tool_call_block(item) is None:
+    if read_tool_call_of_any_provider(item) is None:
         entry = draft.add_call(index, call_id, name, hosted=True, beside=True)
         entry.pieces, entry.pending = (
             [dump_tool_arguments(asks.read_call_arguments(item))],

@@ -46,7 +46,7 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.misses.nearest_recording import (
     CandidateRewrittenForRun,
-    RecordedRequestRewriter,
+    RecordingToCurrentRunRewriter,
     find_messages_member,
 )
 from llmproxy.core.sessions.call_interceptor import Decided, MissReason, RecordingLookup, SessionCallInterceptor
@@ -184,7 +184,7 @@ class RecordedRequestCache:
             save_cassette_volatile_fields(store, session.cassette, [*known, *new])
 
 
-class _RecordingRestater(RecordedRequestRewriter):
+class _RecordingRestater(RecordingToCurrentRunRewriter):
     def __init__(self, bound: SessionBindings, requests: RecordedRequestCache, store: Store, wanted: Canonical) -> None:
         self._bound, self._requests, self._store, self._wanted = bound, requests, store, wanted
         self._messages: dict[tuple[Bindings, int], tuple[object, object]] = {}
@@ -311,7 +311,7 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
             return context
         return replace(context, unbound=compared.why, unbound_at=compared.at)
 
-    def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RecordedRequestRewriter:
+    def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RecordingToCurrentRunRewriter:
         return _RecordingRestater(self.bound, self._requests, store, wanted)
 
     def _find_fitting_recording(self, call: Exchange, store: Store, found: RecordingLookup) -> BoundRecording | None:

@@ -175,7 +175,7 @@ def _reorder_close_ends(
             made[m] = made[m]._replace(ended=ended, late=made[m].late or ended > made[m].ended)
 
 
-def build_answer_quote_finder(store: Store) -> _Cites:
+def build_finder_of_answer_in_request(store: Store) -> _Cites:
     requests: dict[int, bytes] = {}
     answers: dict[int, re.Pattern[bytes] | None] = {}
     size = 0
@@ -435,7 +435,7 @@ class EndOrderFeature(Feature):
         times = list_recorded_call_times(store, session.cassette, session.sample)
         calls = list(starmap(RecordedCallBeginAndEnd, times))
         if group_concurrent(calls):
-            calls = infer_answer_read_times(calls, build_answer_quote_finder(store))
+            calls = infer_answer_read_times(calls, build_finder_of_answer_in_request(store))
             if groups := group_concurrent(calls):
                 made = EndOrderInterceptor(self.parts, EndOrderEnforcer(groups, patience))
                 self.parts.state.sessions.add_interceptor_to_session(session, made)

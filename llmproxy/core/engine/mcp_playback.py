@@ -27,7 +27,7 @@ from llmproxy.core.mcp_answer_replay import (
     encode_sse_event,
     may_ignore_unrecorded_message,
     split_at_server_requests,
-    split_sse_stream_by_prior_messages,
+    split_mcp_stream_at_prior_calls,
 )
 from llmproxy.core.sessions.call_interceptor import Decided, RecordingLookup, SessionCallInterceptor
 from llmproxy.core.sessions.exchange import Exchange, TelemetryDiscardedInReplayError
@@ -106,7 +106,7 @@ class McpAnswerPlayback:
                 return None
             rows = self._list_server_recordings()
             messages = [(row.started_at, row.id) for row in rows if row.operation not in (STREAM, END)]
-            return split_sse_stream_by_prior_messages(response, self._recorded.started_at, messages)
+            return split_mcp_stream_at_prior_calls(response, self._recorded.started_at, messages)
         turns = split_at_server_requests(response)
         told = turns or [McpAnswerPartAfterCondition(McpAnswerPrerequisiteKind.NOTHING, None, response.body)]
         if response.ending is Ending.LEFT:  # the recorded client left, and so may this one

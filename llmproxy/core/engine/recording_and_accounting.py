@@ -224,7 +224,7 @@ def _read_stored_usage_and_cost(store: Store, interaction: int) -> CallUsageAndC
     return CallUsageAndCost(tokens_in, tokens_out, cost, model, (asked or "")[:TEXT], (answered or "")[:TEXT])
 
 
-def summarize_finished_exchange(
+def build_call_record_from_exchange(
     exchange: Exchange, status: int, *, target: str, seconds: float, priced: CallUsageAndCost | None,
     usage: Usage | None, lost: bool,
 ) -> Call:  # fmt: skip
@@ -270,7 +270,7 @@ class CallJournalAndUsageRecorder:
 
     def record_end(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Call:
         replayed = exchange.decision is Decision.REPLAY and exchange.kept.interaction is not None
-        call = summarize_finished_exchange(
+        call = build_call_record_from_exchange(
             exchange, status, target=self.redact_target(exchange.route.target),
             seconds=self._state.clock() - exchange.progress.arrived,
             priced=self.prices.find(self._state.stores.opened, exchange.kept.interaction or 0) if replayed else None,

@@ -178,7 +178,9 @@ class RequestRouteResolver:
             if recorded and (there := find_host_in_path(rest, recorded)) is not None:
                 return route(f"/{there.provider}{there.rest}", headers, {there.provider: there.url}), True
             named = DEFAULT in upstreams or REST in upstreams  # requests without a provider go there
-            if (there := stubs.find_auxiliary_call_host(self._stubs, method, rest, headers, named=named)) is not None:
+            if (
+                there := stubs.find_host_of_auxiliary_call(self._stubs, method, rest, headers, named=named)
+            ) is not None:
                 stubbed = route(f"/{there.provider}{there.rest}", headers, {there.provider: there.url})
                 if self._find_stubs_for_head(stubbed, method, headers):
                     return stubbed, False

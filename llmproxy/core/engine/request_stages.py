@@ -21,7 +21,7 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_state_in_keys import is_success
 from llmproxy.core.mcp_answer_replay import MICROSECONDS
 from llmproxy.core.misses.explain import ExplainedMiss, MissContext, RecordedElsewhere, build_miss_explanation
-from llmproxy.core.misses.nearest_recording import AS_RECORDED, RecordedRequestRewriter
+from llmproxy.core.misses.nearest_recording import AS_RECORDED, RecordingToCurrentRunRewriter
 from llmproxy.core.providers.provider_table import SAFE, parse_user_agent_client
 from llmproxy.core.providers.routing import find_unset_recorded_upstream
 from llmproxy.core.secrets.redact import has_placeholder_api_key
@@ -171,7 +171,7 @@ def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[Record
 
 
 def _list_candidates(
-    exchange: Exchange, config: EngineConfig, store: Store, wording: RecordedRequestRewriter
+    exchange: Exchange, config: EngineConfig, store: Store, wording: RecordingToCurrentRunRewriter
 ) -> list[tuple[int, Canonical]]:
     place, found = (exchange.session.cassette, exchange.party), list[tuple[int, Canonical]]()
     for id_ in store.list_candidate_ids(*place, exchange.route.provider.name, exchange.operation, CANDIDATES):

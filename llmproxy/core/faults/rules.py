@@ -206,7 +206,9 @@ class FaultInjector:
     def inject_fault(self, call: CallSeenByFaultRules) -> InjectedFault | None:
         request = (call.party, call.key, call.nth)
         injected = self._meets_fault.get(request, 0)
-        for fault in choose_faults(self.faults, call, injected=injected, numbers=self._number_call(call, request)):
+        for fault in choose_faults_for_call(
+            self.faults, call, injected=injected, numbers=self._number_call(call, request)
+        ):
             later = fault.kind.needs_answer and call.recording is None
             broken = None if later else fault.kind.do(call, fault.rule.values)
             if later or broken is not None:
@@ -281,7 +283,7 @@ def list_tools_called_in_exchange(operation: str, request: bytes, answer: Respon
     return () if said is None else tuple(call.name for call in (*said.tool_calls, *said.beside))
 
 
-def choose_faults(
+def choose_faults_for_call(
     faults: Faults, call: CallSeenByFaultRules, *, injected: int, numbers: Mapping[int, int]
 ) -> Iterator[ChosenFault]:
     """Yield the faults that a call may meet, in order; the next one is tried if one cannot be applied to the answer.

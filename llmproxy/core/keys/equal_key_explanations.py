@@ -16,7 +16,7 @@ from llmproxy.core.keys.built_in_body_rules import SYSTEM_BLOCKS, KeyMemberRule,
 from llmproxy.core.keys.head_rules import (
     ID_QUERY,
     decide_if_header_affects_key,
-    explain_ignored_query_member,
+    explain_query_member_not_in_key,
     find_url_signature_members,
 )
 from llmproxy.core.keys.normalize import BodyMemberRuleApplier, find_operation_body_rules
@@ -79,7 +79,7 @@ def _compare_queries(old: Request, new: Request, where: RoutedRequest) -> Iterat
         left, right = one.get(name, []), other.get(name, [])
         if left != right:
             reasons = [
-                explain_ignored_query_member(where.provider, name, value, known=where.known, signed=signed)
+                explain_query_member_not_in_key(where.provider, name, value, known=where.known, signed=signed)
                 for value in (*left, *right)
             ]
             why = next(filter(None, reasons), ID if name in ID_QUERY else "")
@@ -110,7 +110,7 @@ def list_fields_ignored_in_key(request: Request, where: RoutedRequest) -> dict[s
     signed = frozenset() if where.known else find_url_signature_members(request.target.partition("?")[2])
     for name, values in _group_url_parameters_by_name(request.target).items():
         for value in values:
-            if why := explain_ignored_query_member(where.provider, name, value, known=where.known, signed=signed):
+            if why := explain_query_member_not_in_key(where.provider, name, value, known=where.known, signed=signed):
                 found[f"query {name}"] = why
     return found
 

@@ -356,7 +356,7 @@ def find_url_signature_members(query: str) -> frozenset[str]:
     return frozenset()
 
 
-def explain_ignored_query_member(
+def explain_query_member_not_in_key(
     provider: Provider, name: str, value: str, *, known: bool, signed: frozenset[str] = frozenset()
 ) -> str:
     """Describe why a query member does not count; empty if it counts. `signed` is from `find_url_signature_members`."""
@@ -381,7 +381,7 @@ def list_query_members_in_key(
     kept = [
         (name, named(value) if known and name in ID_QUERY else value)
         for name, value in pairs
-        if not explain_ignored_query_member(provider, name, value, known=known, signed=signed)
+        if not explain_query_member_not_in_key(provider, name, value, known=known, signed=signed)
     ]
     return tuple(sorted(kept, key=lambda pair: pair[0]))
 

@@ -18,7 +18,7 @@ from llmproxy.core.misses.nearest_recording import (
     AS_RECORDED,
     COUNTED,
     Nearest,
-    RecordedRequestRewriter,
+    RecordingToCurrentRunRewriter,
     find_nearest_recording,
 )
 from llmproxy.core.providers.provider_table import ClientProgram, get_call_channel
@@ -154,7 +154,7 @@ def build_miss_explanation(
     context: MissContext,
     wanted: Canonical,
     candidates: Sequence[tuple[int, Canonical]],
-    wording: RecordedRequestRewriter = AS_RECORDED,
+    wording: RecordingToCurrentRunRewriter = AS_RECORDED,
     add_recorded: Callable[[MissContext, int], MissContext] = lambda context, _: context,
 ) -> ExplainedMiss:
     """Explain a miss; `candidates`: (row, canonical request), 50 are enough; `add_recorded` adds facts of a row."""

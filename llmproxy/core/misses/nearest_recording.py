@@ -106,7 +106,7 @@ class CandidateRewrittenForRun(NamedTuple):
     """Values that vary from run to run, not included in the differences of `canonical`."""
 
 
-class RecordedRequestRewriter:
+class RecordingToCurrentRunRewriter:
     """Rewrites recordings with this run's values, lazily; this base class leaves them as they are."""
 
     def find_cached_request(self, id_: int) -> Canonical | None:
@@ -123,11 +123,11 @@ class RecordedRequestRewriter:
         return CandidateRewrittenForRun(whole)
 
 
-AS_RECORDED = RecordedRequestRewriter()
+AS_RECORDED = RecordingToCurrentRunRewriter()
 
 
 def find_nearest_recording(
-    wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RecordedRequestRewriter = AS_RECORDED
+    wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RecordingToCurrentRunRewriter = AS_RECORDED
 ) -> Nearest | None:
     """Return the candidate most like `wanted`, None without candidates; `wording` rewrites them with this run's values.
 
@@ -221,7 +221,7 @@ def _same_operation(wanted: Canonical, candidate: Canonical) -> bool:
 
 
 def _count_common_by_candidate(
-    wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RecordedRequestRewriter
+    wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RecordingToCurrentRunRewriter
 ) -> dict[int, int]:
     common = dict.fromkeys((id_ for id_, _ in candidates), 0)
     varying = Counter[int]()
@@ -250,7 +250,7 @@ def _count_common_by_candidate(
 
 
 def _rank_candidate(
-    wanted: Canonical, id_: int, recorded: Canonical, common: int, wording: RecordedRequestRewriter
+    wanted: Canonical, id_: int, recorded: Canonical, common: int, wording: RecordingToCurrentRunRewriter
 ) -> _Rank:
     said = find_messages_member(recorded.tree)[1]
     last = wording.restate_message(id_, recorded, len(said) - 1) if said else recorded.tree

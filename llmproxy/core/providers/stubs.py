@@ -332,7 +332,7 @@ def find_stubs_matching_request(
     )
 
 
-def find_auxiliary_call_host(
+def find_host_of_auxiliary_call(
     rows: Sequence[Stub], method: str, target: str, headers: Headers, *, named: bool
 ) -> HostParsedFromPath | None:
     """Return an auxiliary call's host: first in its path, or derived. `named`: paths without one have upstreams."""

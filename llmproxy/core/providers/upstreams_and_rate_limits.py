@@ -20,7 +20,7 @@ from llmproxy.errors import RefusedError
 from llmproxy.lazy_regex import late
 from llmproxy.parsers import ANY_PROVIDER, parse_calls_and_period
 from llmproxy.protocol import URL_VARIABLE
-from llmproxy.settings import Loaded, SettingLayer, SettingSource
+from llmproxy.settings import Loaded, SettingSource, SettingSourceKind
 
 _HOSTS = {host: provider for provider in PROVIDERS.values() for host in provider.hosts if "*" not in host}
 _HOST_PATTERNS = tuple(
@@ -85,7 +85,7 @@ def _find_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, tuple[st
         for variable in _list_base_url_variables(provider, env):
             url = _normalize_base_url(provider.name, env.get(variable, "").strip())
             if url and not any(_url_matches_host_and_port(url, *each) for each in proxies):
-                upstreams.setdefault(provider.name, (url, SettingSource(SettingLayer.ENVIRONMENT, variable)))
+                upstreams.setdefault(provider.name, (url, SettingSource(SettingSourceKind.ENVIRONMENT, variable)))
     return upstreams
 
 

@@ -145,7 +145,7 @@ def _encode_base62(number: int) -> str:
     return out
 
 
-def build_placeholder_suffix(secret: str, kind: str, fingerprint: Callable[[str], str]) -> str:
+def build_redaction_placeholder_suffix(secret: str, kind: str, fingerprint: Callable[[str], str]) -> str:
     """Return a placeholder's text after its number: ``:github``, ``x02307ad9b0f2``; an echo has the same label."""
     if ours := OURS.fullmatch(secret):
         tail = ours["digits"] or ours["few"]
@@ -483,7 +483,7 @@ _TOKENS = late(
 _OF_TOKENS = late(rf'"(?P<name>tokens?|bytes|(?:top_)?logprobs?)"|{_TEXT}|(?<![\d.])\d{{1,3}}(?![\d.])', re.DOTALL)
 
 
-def overwrite_logprob_tokens(text: str) -> str:
+def redact_logprob_tokens(text: str) -> str:
     """Overwrite the tokens listed with log probabilities, and their bytes: they spell an answer's secrets again."""
     return _TOKENS.sub(lambda row: _OF_TOKENS.sub(_overwrite_token, row[0]), text) if "logprob" in text else text
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from llmproxy.lazy_regex import late
 
 
-def split_at_whitespace(text: str) -> list[str]:
+def split_into_words(text: str) -> list[str]:
     return text.split()
 
 

@@ -26,16 +26,16 @@ from llmproxy.core.secrets.encoded_secret_redaction import (
     HIDDEN,
     OURS,
     SecretFingerprintCache,
-    build_placeholder_suffix,
+    build_redaction_placeholder_suffix,
     find_secrets_across_lines,
     iter_text_search_windows,
     may_hold_base64_text,
     may_hold_escaped_secret,
-    overwrite_logprob_tokens,
     overwrite_secret_spans,
     overwrite_secrets_in_base64,
     overwrite_secrets_in_utf16,
     overwrite_secrets_split_over_events,
+    redact_logprob_tokens,
     renew_aws_frame_message_crcs,
     replace_spans,
     unescape_json_text,
@@ -445,7 +445,7 @@ class Redactor:
         changed = overwrite_secrets_in_base64(overwrite_secret_spans(changed, spans, numbers), self._find_plain)
         if dealt_out:
             changed = overwrite_secrets_split_over_events(changed, self._find_plain, numbers)
-        return changed if changed == text else overwrite_logprob_tokens(changed)
+        return changed if changed == text else redact_logprob_tokens(changed)
 
     def _find_secret_members(self, text: str) -> Iterator[SecretSpan]:
         for match in secret_kinds.MEMBER.finditer(text):
@@ -512,7 +512,7 @@ class SecretPlaceholderBuilder:
 
     def _build_kind_or_fingerprint(self, secret: str, kind: str) -> str:
         kind = CREDENTIAL if secret in self._request_credentials else kind
-        return build_placeholder_suffix(secret, kind, self.fingerprint)
+        return build_redaction_placeholder_suffix(secret, kind, self.fingerprint)
 
     def build_url_placeholder(self, secret: str, _kind: str) -> str:
         """Return the placeholder of a secret in a URL, where it may be part of the question."""

@@ -22,7 +22,7 @@ from llmproxy.core.secrets.entropy import (
     is_literal_not_template_or_call,
     is_random_value,
     is_real_password,
-    split_at_whitespace,
+    split_into_words,
     split_words_to_set,
 )
 from llmproxy.lazy_regex import late
@@ -345,8 +345,8 @@ _LONGEST_FORM = 20_000
 _COMMAND = 400  # characters of a command before an option that are searched
 _CONTEXT = 300
 """Characters around a member of a connection string, or of a JWK, that are searched for the other members."""
-_OAUTH = split_at_whitespace("access_token refresh_token id_token client_secret client_assertion")
-_QUERY = split_at_whitespace(
+_OAUTH = split_into_words("access_token refresh_token id_token client_secret client_assertion")
+_QUERY = split_into_words(
     "x-amz-signature x-amz-credential x-amz-security-token x-goog-signature x-goog-credential x-goog-security-token "
     "signature sig hmac api_key api-key apikey key token code auth_token subscription-key pwd pass passwd password jwt "
     "bearer credentials secret"
@@ -566,7 +566,7 @@ PATTERNS: tuple[SecretPattern, ...] = (
 )  # fmt: skip
 
 
-SERVICES = split_at_whitespace(
+SERVICES = split_into_words(
     "adafruit adobe agentops ai21 airtable aiven alchemy algolia alibaba amplitude anyscale appwrite arize "
     "artifactory asana assemblyai atlassian auth0 azure azureml backblaze baseten beamer binance bintray bitbucket "
     "bittrex bitwarden bluesky braintree braze brevo browserbase bugsnag buildkite bunny calendly cerebras checkly "

@@ -37,7 +37,7 @@ from llmproxy.calls_and_totals import Call
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.mcp_answer_replay import McpAnswerPartAfterCondition
 from llmproxy.core.misses.explain import ExplainedMiss, MissContext
-from llmproxy.core.misses.nearest_recording import RecordedRequestRewriter
+from llmproxy.core.misses.nearest_recording import RecordingToCurrentRunRewriter
 from llmproxy.core.store.reader import RecordingHead
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key, Response
@@ -151,7 +151,7 @@ class SessionCallInterceptor[C]:
     def on_explain(self, call: C, context: MissContext) -> MissContext:
         return context
 
-    def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RecordedRequestRewriter | None:
+    def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RecordingToCurrentRunRewriter | None:
         """Return a rewriter of recordings with this run's values, for the explanation of a miss."""
         return None
 

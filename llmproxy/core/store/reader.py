@@ -135,7 +135,7 @@ def was_abandoned_twice(recording: RecordingHead, turn: int) -> bool:
     return recording.was_left and recording.occurrence > turn
 
 
-def find_answers_abandoned_once(slots: Sequence[RecordingHead]) -> Sequence[RecordingHead]:
+def list_first_time_abandoned_answers(slots: Sequence[RecordingHead]) -> Sequence[RecordingHead]:
     """Return the answers of a key, after its last good one, that their clients left for the first time."""
     good = len(slots) - len(list_failed_recordings_after_good(slots))
     behind = ((turn, each) for turn, each in enumerate(slots, 1) if turn > good and each.was_left)

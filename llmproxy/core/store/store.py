@@ -174,6 +174,6 @@ def _find_replaced(given: InteractionToStore, live: Sequence[RecordingHead], bef
     elif every:
         old = reader.list_failed_recordings_after_good(live)
     else:
-        old = reader.find_answers_abandoned_once(live) if made.was_left else ()
+        old = reader.list_first_time_abandoned_answers(live) if made.was_left else ()
     ids = [each.id for each in old if each.id not in given.healing and (before is None or each.id < before)]
     return frozenset(ids if every else ids[:1])

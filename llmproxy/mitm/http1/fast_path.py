@@ -68,7 +68,7 @@ class FastPathAsyncioProtocol(asyncio.StreamReaderProtocol):
         """Least number of bytes missing from the buffered request."""
         self._incoming: IncomingRequest | None = None
         """The request that has begun here and is not finished."""
-        self._last: ReceivedHead | None = None
+        self._last: ReceivedMessageHead | None = None
         self._handed = 0
         self._full = False
         self._look: asyncio.TimerHandle | None = None
@@ -210,7 +210,7 @@ class FastPathAsyncioProtocol(asyncio.StreamReaderProtocol):
         self._held = [rest] if rest else []
         return rest
 
-    def _send_fast_hit(self, last: ReceivedHead, body: bytes) -> bool:
+    def _send_fast_hit(self, last: ReceivedMessageHead, body: bytes) -> bool:
         """Send the recorded answer by the fast path. False, and nothing counted, if the slow path must answer."""
         plain, engine = last.plain, self._proxy.engine
         if plain.place is None:
@@ -274,7 +274,7 @@ class FastPathRequestHead:
 
 
 @dataclass(slots=True)
-class ReceivedHead:
+class ReceivedMessageHead:
     raw: bytes
     plain: FastPathRequestHead
     end: int
@@ -291,7 +291,7 @@ class HeadCache:
         self._guard, self._by_credential = guard, by_credential
         self._known: dict[bytes, FastPathRequestHead] = {}
 
-    def find_head(self, raw: bytes) -> ReceivedHead | None:
+    def find_head(self, raw: bytes) -> ReceivedMessageHead | None:
         if (found := _LENGTH.search(raw)) is None:
             return None
         start, end = found.span(1)
@@ -306,9 +306,9 @@ class HeadCache:
         plain = self._known.get(which)
         if plain is None and (plain := self._parse_and_cache_head(raw, which, credential)) is None:
             return None
-        return ReceivedHead(raw, plain, len(raw), int(found[1]), which, credential)
+        return ReceivedMessageHead(raw, plain, len(raw), int(found[1]), which, credential)
 
-    def parse_own_head(self, known: ReceivedHead) -> ReceivedHead:
+    def parse_own_head(self, known: ReceivedMessageHead) -> ReceivedMessageHead:
         """Parse the head's own bytes: the cached one may differ in its credential."""
         if (plain := self._parse_and_cache_head(known.raw, known.which, known.credential)) is None:
             raise AssertionError("a head that only its credential makes bad")

@@ -92,7 +92,7 @@ def describe_files_sent_to_cluster(parcel: NodeSetup, where: str, how: str) -> s
 
 def merge_cluster_node_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
     """Merge files, by name, into a folder; returns a description, empty for nothing. Raises MergeConflict."""
-    from llmproxy.core.cassettes.merging import merge_folders
+    from llmproxy.core.cassettes.merging import merge_cassette_folders
 
     if not recorded:
         return ""
@@ -100,7 +100,7 @@ def merge_cluster_node_cassettes(recorded: Sequence[Mapping[str, bytes]], target
     with tempfile.TemporaryDirectory(prefix="llmproxy-home-") as folder:
         for number, files in enumerate(recorded):
             write_files(files, Path(folder) / str(number))
-        done = merge_folders(sorted(Path(folder).iterdir()), target, time.time)
+        done = merge_cassette_folders(sorted(Path(folder).iterdir()), target, time.time)
     where = target.relative_to(Path.cwd()) if target.is_relative_to(Path.cwd()) else target
     return f"{len(done.written)} cassette files came home to {where}"
 

@@ -25,7 +25,7 @@ from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.core.providers.upstreams_and_rate_limits import CallRateLimiter
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
-from llmproxy.report.events import Event, NoopCloseEventHandler
+from llmproxy.report.events import Event, EventHandlerWithNothingToClose
 
 # -- rates of providers over a whole cluster: one actor counts, and each worker asks it on behalf of its proxy
 
@@ -117,7 +117,7 @@ class NodeRunResult[T]:
 
 
 @dataclass(slots=True)
-class RunEventCollector(NoopCloseEventHandler):
+class RunEventCollector(EventHandlerWithNothingToClose):
     """Collects the events of a run in a worker; as a listener it gets all runs of the process."""
 
     events: list[Event] = field(default_factory=list)

@@ -166,7 +166,7 @@ class SessionToOpen:
     kind: type[RunSession] | None = None
 
 
-class StepwiseRunProtocol[S, R](Protocol):
+class RunStepsInterface[S, R](Protocol):
     """Content of a run: steps, each an `S`. `R` is its result."""
 
     @property
@@ -213,7 +213,7 @@ class StepwiseRunProtocol[S, R](Protocol):
 
 class RunLifecycle[S, R]:
     def __init__(
-        self, played: StepwiseRunProtocol[S, R], *, limit: float | None, call_limit: float | None,
+        self, played: RunStepsInterface[S, R], *, limit: float | None, call_limit: float | None,
         clock: Callable[[], float], thorough: bool = False,
     ) -> None:  # fmt: skip
         """Run this once, in at most `limit` seconds, `call_limit` for each call of an adapter.

@@ -48,7 +48,7 @@ from llmproxy.suite.matchers.registry import (
 )
 from llmproxy.suite.matchers.variable_references import CaseVariables
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.schema.assertions import HistoryEditAssertions, MessageProcessing, Response, Usage
+from llmproxy.suite.schema.assertions import AgentHistoryEditAssertions, HistoryEditAssertions, Response, Usage
 from llmproxy.suite.schema.suite import ChatOrSimulateStep, StepBase
 from llmproxy.trace.observing.agent_activity import AgentActivity, ModelCallObserver, estimate_tokens_used_by_step
 from llmproxy.trace.observing.history_edits import EVIDENCE, HistoryEditFindings, HistoryProcessing, find_history_cuts
@@ -339,7 +339,7 @@ def _merge_declared_finding(seen: HistoryProcessing, said: HistoryProcessing | N
 
 
 def check_history_edit_assertions(
-    wanted: MessageProcessing, found: HistoryEditFindings, scope: CaseVariables
+    wanted: AgentHistoryEditAssertions, found: HistoryEditFindings, scope: CaseVariables
 ) -> list[Assertion]:
     made: list[Assertion] = []
     for name in _NAMES:

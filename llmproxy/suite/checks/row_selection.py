@@ -161,7 +161,7 @@ class CaseStoreCleaner:
             ) from error
 
 
-def load_reset_hook(policy: StoreResetSettings, folder: Path) -> Callable[[StoreAdapter], object] | None:
+def load_store_reset_hook(policy: StoreResetSettings, folder: Path) -> Callable[[StoreAdapter], object] | None:
     """Load a policy's hook; None if it has none. Raises SuiteError if it is not callable."""
     if policy.reset != "hook":
         return None

@@ -258,7 +258,7 @@ def register_matcher(
 def apply_matcher_to_value(expected: object, seen: ValueToCheck) -> MatchResult:
     """Return the finding of a matcher as written: a plain value means equality, all keys of a mapping must hold."""
     if not isinstance(expected, Mapping):
-        return apply_named_matcher(choose_eq_or_ref(expected, seen.scope), expected, seen)
+        return apply_named_matcher(choose_eq_or_ref_matcher(expected, seen.scope), expected, seen)
     if not (names := [name for name in expected if name not in MODIFIERS]):
         return MatchResult(MatcherOutcomeKind.UNCLEAR, "nothing is asserted: the matcher has no key")
     beside = {name: value for name, value in expected.items() if name in MODIFIERS}
@@ -267,7 +267,7 @@ def apply_matcher_to_value(expected: object, seen: ValueToCheck) -> MatchResult:
     )
 
 
-def choose_eq_or_ref(expected: object, scope: CaseVariables) -> str:
+def choose_eq_or_ref_matcher(expected: object, scope: CaseVariables) -> str:
     reference = parse_variable_ref(expected)
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
 

@@ -29,7 +29,7 @@ from llmproxy.suite.checks.row_selection import (
     CaseStoreCleaner,
     RowCheckContext,
     build_now_and_seed_env,
-    load_reset_hook,
+    load_store_reset_hook,
     select_entity_rows_by_filters,
 )
 from llmproxy.suite.matchers.variable_references import CaseVariables
@@ -186,7 +186,7 @@ class CaseResources:
         if made is not None:
             store, policy = made
             cleaner = looking.cleaner = CaseStoreCleaner(
-                store, policy, user=self.user, alone=self.alone, hook=load_reset_hook(policy, case.folder),
+                store, policy, user=self.user, alone=self.alone, hook=load_store_reset_hook(policy, case.folder),
                 remarks=looking.remarks,
             )  # fmt: skip
             own = list_store_entities_of_scenario(case.scenario)

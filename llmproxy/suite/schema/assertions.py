@@ -552,14 +552,14 @@ class PrunerAssertion(HistoryEditAssertions):
     """Number of parts."""
 
 
-class TokenLimiter(HistoryEditAssertions):
+class DroppedOldMessagesAssertion(HistoryEditAssertions):
     """The oldest messages were dropped without a replacement."""
 
     dropped_messages: Count | None = None
     """Number of messages."""
 
 
-class MessageProcessing(NodeRequiringAnAssertion):
+class AgentHistoryEditAssertions(NodeRequiringAnAssertion):
     """Changes that the agent made to its history, by its requests."""
 
     quiet = frozenset({"minEvidence"})
@@ -568,7 +568,7 @@ class MessageProcessing(NodeRequiringAnAssertion):
     """Replaces old messages by a summary."""
     pruner: PrunerAssertion | None = None
     """Removes parts of messages."""
-    token_limiter: TokenLimiter | None = None
+    token_limiter: DroppedOldMessagesAssertion | None = None
     """Drops the oldest messages."""
     min_evidence: Evidence = "proven"
     """Least evidence required."""

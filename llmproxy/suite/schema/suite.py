@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo,
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.matchers.registry import get_type_name, quote
 from llmproxy.suite.schema.assertions import (
+    AgentHistoryEditAssertions,
     Count,
     CreatedRowsAssertion,
     Entity,
@@ -22,7 +23,6 @@ from llmproxy.suite.schema.assertions import (
     Fields,
     Flag,
     JudgeAssertion,
-    MessageProcessing,
     Milliseconds,
     MocksGiven,
     Pause,
@@ -102,7 +102,7 @@ class ChatOrSimulateStep(StepBase):
     """Rows created in this step."""
     usage: Usage | None = None
     """Tokens, calls and costs of this step."""
-    message_processing: MessageProcessing | None = None
+    message_processing: AgentHistoryEditAssertions | None = None
     """Changes that the agent made to its history in this step."""
     continue_conversation: Flag = False
     """Whether it continues the conversation of the last chat step, instead of a new one."""

@@ -24,7 +24,7 @@ from llmproxy.core.traffic.canonical_json import is_equal_json, parse_json_or_te
 from llmproxy.core.traffic.interaction import Interaction, Usage
 from llmproxy.protocol import Decision
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, convert_usage_for_trace, parse_result_json_or_text
-from llmproxy.trace.reading.span_builder import list_possible_server_tool_names
+from llmproxy.trace.reading.span_builder import list_tool_names_without_prefixes
 
 _SAME = 0.001
 """Tolerance in seconds for clocks and rounding."""
@@ -211,7 +211,7 @@ def diff_asked_and_served_tool_calls(asked: Sequence[ToolUse], served: ToolCalls
     """List differences, in any order, of models' calls from servers' received ones, without an agent's own tools."""
     sides: dict[str, tuple[list[ToolUse], list[ToolUse]]] = defaultdict(lambda: ([], []))
     for use in asked:
-        name = next((each for each in list_possible_server_tool_names(use.name) if each in served.names), "")
+        name = next((each for each in list_tool_names_without_prefixes(use.name) if each in served.names), "")
         if name and not use.hosted and not use.denied:
             sides[name][0].append(use)
     for use in served.tools:

@@ -327,7 +327,7 @@ class InteractionsToSpansConverter:
         waiting = (each.kept.span for one in reversed(self._all[-_LOOKED_AT:]) for each in one.pending)
         free = (each for each in waiting if each.id not in self._carried and each.tool_args == span.tool_args)
         call = next(
-            (each for each in free if span.tool_name in list_possible_server_tool_names(each.tool_name or "")), None
+            (each for each in free if span.tool_name in list_tool_names_without_prefixes(each.tool_name or "")), None
         )
         if call is not None:
             span.parent_id = call.id
@@ -435,6 +435,6 @@ def _build_mcp_attributes(interaction: Interaction) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def list_possible_server_tool_names(name: str) -> list[str]:
+def list_tool_names_without_prefixes(name: str) -> list[str]:
     """Return possible server names of the tool that a model calls `name`, the longest first."""
     return [name, *(name[each.end() :] for each in _PREFIX.finditer(name))]

@@ -6,7 +6,12 @@ import json
 from pathlib import Path
 
 from llmproxy.calls_and_totals import Call
-from llmproxy.cli.parts.run_ending import LOOKED_AT, LiveRunDifferenceReporter, RunFinisher, explain_no_recording_used
+from llmproxy.cli.parts.run_ending import (
+    LOOKED_AT,
+    LiveRunDifferenceReporter,
+    RunFinisher,
+    explain_command_used_no_recording,
+)
 from llmproxy.client.child_env import EnvironmentPlan
 from llmproxy.client.control import ControlApiClient, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
@@ -43,9 +48,9 @@ def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) ->
 
 def test_a_command_that_failed_without_asking_is_told_of_interception() -> None:
     """A client with a fixed base URL fails offline; under `--intercept` that is not why."""
-    assert "llmproxy run --intercept" in explain_no_recording_used(2, "c", 1, EnvironmentPlan())[-1]
-    assert "`llmproxy doctor -- COMMAND`" in explain_no_recording_used(2, "c", 0, EnvironmentPlan())[1]
-    assert len(explain_no_recording_used(2, "c", 1, EnvironmentPlan(others={"HTTPS_PROXY": "x"}))) == 1
+    assert "llmproxy run --intercept" in explain_command_used_no_recording(2, "c", 1, EnvironmentPlan())[-1]
+    assert "`llmproxy doctor -- COMMAND`" in explain_command_used_no_recording(2, "c", 0, EnvironmentPlan())[1]
+    assert len(explain_command_used_no_recording(2, "c", 1, EnvironmentPlan(others={"HTTPS_PROXY": "x"}))) == 1
 
 
 GET, COUNT = Wish("get", {"name": "a"}), Wish("count", {})

@@ -17,7 +17,7 @@ from llmproxy.cli.mcp import choose_store_for_llmproxy_mcp
 from llmproxy.client.tools.mcp_server import (
     LONGEST,
     TOOLS,
-    LlmproxyMcpTool,
+    LlmproxyMcpServerTool,
     McpServeOptions,
     build_llmproxy_arguments,
     list_own_mcp_tools,
@@ -170,7 +170,7 @@ SOUND: dict[str, list[Any]] = {"string": [], "integer": [], "object": [{}], "arr
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda each: each.name)
-def test_what_is_no_argument_is_refused_in_words(tool: LlmproxyMcpTool) -> None:
+def test_what_is_no_argument_is_refused_in_words(tool: LlmproxyMcpServerTool) -> None:
     """Whatever a client sends for an argument: it is of the schema's type and can be a word of a command, or no command is run."""
     serving = McpServeOptions("s.db", "given", write=True, agent=("agent",))
     whole: dict[str, Any] = dict.fromkeys(tool.required, "c")

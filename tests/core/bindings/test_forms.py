@@ -25,7 +25,7 @@ from llmproxy.core.bindings import (
     match_requests_with_bindings,
     rewrite_answer,
 )
-from llmproxy.core.bindings.created_id_pairs import ToolCreatedIdFinder
+from llmproxy.core.bindings.created_id_pairs import RecordedIdTextMatcher
 from llmproxy.core.bindings.session_bindings import SessionBindings, read_last_user_text
 from llmproxy.core.bindings.value_forms import UUID_SPELLINGS
 from llmproxy.core.keys.normalize import Canonical, canonicalize_request
@@ -304,7 +304,7 @@ def test_where_it_is_not_clear_who_wrote_nothing_is_told(last: dict[str, object]
 def exchanged(text: str, *identities: IdPair) -> str:
     """Return a text with this run's values."""
     parts, last = [], 0
-    for token in ToolCreatedIdFinder(IdPairs(identities)).find_matches(text):
+    for token in RecordedIdTextMatcher(IdPairs(identities)).find_matches(text):
         parts += [text[last : token.start], token.present]
         last = token.end
     return "".join([*parts, text[last:]])

@@ -26,7 +26,7 @@ from llmproxy.core.bindings.volatile_learning import (
     find_differing_volatile_value,
     infer_volatile_fields_from_pair,
     infer_volatile_value_kind,
-    is_result_from_other_machine,
+    is_tool_call_to_remote_host,
     rewrite_recorded_request_for_miss,
     widen_volatile_fields_to_any_args,
 )
@@ -327,7 +327,7 @@ def test_what_asks_others_is_foreign_and_what_this_machine_does_is_not(
     tool: str, arguments: str, *, foreign: bool
 ) -> None:
     """By the tool's name, or by the program that a command runs."""
-    assert is_result_from_other_machine(tool, arguments) is foreign
+    assert is_tool_call_to_remote_host(tool, arguments) is foreign
 
 
 def test_a_foreign_value_is_accepted_by_name_only() -> None:

@@ -21,7 +21,7 @@ from llmproxy.core.cassettes.folder_sync import CassetteDir
 from llmproxy.core.cassettes.formats import Recorded, Source, read_file_of_recordings
 from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.cassettes.importing import ImportedOrSkippedExchange, convert_exchanges
-from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_stores_into_new_one
+from llmproxy.core.cassettes.merging import MergeConflict, merge_cassette_folders, merge_stores_into_new_one
 from llmproxy.core.changes.accepted_change_model import build_accepted_changes
 from llmproxy.core.changes.segment_change import SegmentChange, digest_texts
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_row
@@ -397,7 +397,7 @@ def test_folders_of_ten_parts_are_the_folder_of_one(folder: Callable[..., Path],
     parts = [folder(f"part{n}", [*base, *many]) for n, many in new.items()]
     for seed in range(3):
         target = folder(f"target{seed}", base)
-        done = merge_folders([*random.Random(seed).sample(parts, 10), parts[0]], target, lambda: NOW)
+        done = merge_cassette_folders([*random.Random(seed).sample(parts, 10), parts[0]], target, lambda: NOW)
         assert (len(done.written), done.unchanged) == (10, 1)
         assert texts(target) == texts(whole)
 
@@ -407,7 +407,7 @@ def test_what_two_parts_added_to_one_cassette_is_put_together(folder: Callable[.
     base = [named(1, "c"), named(2, "c")]
     target = folder("target", base)
     one = folder("one", [other(base[0]), base[1]])
-    merge_folders([folder("two", [*base, named(3, "c")]), one], target, lambda: NOW)
+    merge_cassette_folders([folder("two", [*base, named(3, "c")]), one], target, lambda: NOW)
     assert texts(target) == texts(folder("wanted", [other(base[0]), base[1], named(3, "c")]))
 
 
@@ -425,7 +425,7 @@ def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path
         return store.with_suffix("")
 
     target = accepted("target", "old")
-    merge_folders([accepted("one", "old", "x"), accepted("two", "y")], target, lambda: NOW)
+    merge_cassette_folders([accepted("one", "old", "x"), accepted("two", "y")], target, lambda: NOW)
     assert texts(target) == texts(accepted("wanted", "x", "y"))
     assert "changes:" in texts(target)["c.yaml"]
     with SqliteCassetteStore.open(target.with_suffix(".read"), writable=True, now=lambda: NOW) as opened:
@@ -442,5 +442,5 @@ def test_folders_that_answer_one_request_differently_are_a_conflict(folder: Call
     target = one.parent / "target"
     target.mkdir()
     with pytest.raises(MergeConflict, match=r"cassette c: POST .*interaction 1 of .*, 1 of "):
-        merge_folders([one, two], target, lambda: NOW)
+        merge_cassette_folders([one, two], target, lambda: NOW)
     assert texts(target) == {}

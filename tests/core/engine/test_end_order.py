@@ -15,7 +15,7 @@ from llmproxy.core.engine.concurrent_answer_order import (
     MOST_BYTES_READ,
     EndOrderEnforcer,
     RecordedCallBeginAndEnd,
-    build_answer_quote_finder,
+    build_finder_of_answer_in_request,
     find_order_dependent_recordings,
     group_concurrent,
     infer_answer_read_times,
@@ -210,7 +210,7 @@ def test_an_answer_is_cited_by_its_words_and_not_by_longer_ones(tmp_path: Path, 
         stored = store.add_interaction(
             dataclasses.replace(base, response=Response(200, "OK", json_type, (Chunk(0, said),))), supersede=False
         )
-        assert build_answer_quote_finder(store)(stored, stored) == (at if at < 0 else at + 2)
+        assert build_finder_of_answer_in_request(store)(stored, stored) == (at if at < 0 else at + 2)
 
 
 def test_nothing_is_corrected_where_the_requests_are_too_long(tmp_path: Path) -> None:
@@ -223,4 +223,4 @@ def test_nothing_is_corrected_where_the_requests_are_too_long(tmp_path: Path) ->
         ]
         ids = store.add_interactions(list(map(InteractionToStore, made)))
         calls = [each._replace(id=id_) for each, id_ in zip((SOON, CLOSE_BY, X, Y), ids, strict=True)]
-        assert infer_answer_read_times(calls, build_answer_quote_finder(store)) == calls
+        assert infer_answer_read_times(calls, build_finder_of_answer_in_request(store)) == calls

@@ -15,7 +15,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.recording_and_accounting import (
     CallUsageAndCost,
     RecordingUsageAndCostCache,
-    summarize_finished_exchange,
+    build_call_record_from_exchange,
 )
 from llmproxy.core.forks.fork_rows import Fork, store_fork_row
 from llmproxy.core.sessions.exchange import Exchange
@@ -120,7 +120,7 @@ def exchange(decision: Decision) -> Exchange:
 
 
 def came_to(made: Exchange, priced: CallUsageAndCost | None = None, usage: Usage | None = None) -> Call:
-    return summarize_finished_exchange(made, 200, target="/t", seconds=0.25, priced=priced, usage=usage, lost=False)
+    return build_call_record_from_exchange(made, 200, target="/t", seconds=0.25, priced=priced, usage=usage, lost=False)
 
 
 def test_a_replay_is_priced_by_its_recording() -> None:

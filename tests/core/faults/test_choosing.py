@@ -12,14 +12,14 @@ import pytest
 from llmproxy.core.engine.fault_injection import explain_unused_fault_rules
 from llmproxy.core.faults.kinds import KINDS, split_after_nth_chunk, split_answer_into_timed_pieces, split_events
 from llmproxy.core.faults.parsing import PRESETS, BadFaults, load_faults, read_faults
-from llmproxy.core.faults.rules import FaultInjector, choose_faults, draw_seeded_random_number
+from llmproxy.core.faults.rules import FaultInjector, choose_faults_for_call, draw_seeded_random_number
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.core.faults.cases import answer, call
 
 
 def first(rules: object, **given: Any) -> str:
     """Return the kind that strikes a call first; empty if none does."""
-    found = next(choose_faults(read_faults(rules), call(**given), injected=0, numbers={}), None)
+    found = next(choose_faults_for_call(read_faults(rules), call(**given), injected=0, numbers={}), None)
     return "" if found is None else found.kind.name
 
 

@@ -14,7 +14,7 @@ from llmproxy.core.misses.nearest_recording import (
     AROUND,
     COUNTED,
     LONGEST,
-    RecordedRequestRewriter,
+    RecordingToCurrentRunRewriter,
     find_nearest_recording,
     shorten_old_and_new_values,
     suggest_normalize_rules,
@@ -102,7 +102,7 @@ def test_suggests_a_rule_that_helps() -> None:
     assert (suggestion.toml, suggestion.left) == ('packs = ["days"]', 1)
 
 
-class Counting(RecordedRequestRewriter):
+class Counting(RecordingToCurrentRunRewriter):
     """Counts the messages that somebody wanted in this run's words."""
 
     def __init__(self) -> None:

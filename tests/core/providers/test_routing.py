@@ -34,7 +34,7 @@ from llmproxy.core.providers.upstreams_and_rate_limits import (
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Channel
-from llmproxy.settings import SettingLayer, SettingSource, load
+from llmproxy.settings import SettingSource, SettingSourceKind, load
 from tests.support.narrowing import known
 from tests.support.traffic import exchanges
 
@@ -323,11 +323,11 @@ def test_real_traffic_is_known(traffic: Path) -> None:
 
 @pytest.mark.parametrize(("typed", "env", "upstreams"), [
     ({}, {"OPENAI_BASE_URL": "https://gw.example/openai/v1"},
-     (("openai", "https://gw.example/openai/v1", SettingSource(SettingLayer.ENVIRONMENT, "OPENAI_BASE_URL")),)),
+     (("openai", "https://gw.example/openai/v1", SettingSource(SettingSourceKind.ENVIRONMENT, "OPENAI_BASE_URL")),)),
     ({}, {"OPENAI_BASE_URL": "http://127.0.0.1:8080/v1", "ANTHROPIC_BASE_URL": "http://localhost:8080"}, ()),
     ({}, {"LLMPROXY_URL": "http://127.0.0.1:9", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "GROQ_BASE_URL": "http://localhost:9/groq"}, ()),
     ({"upstream": ["openai=http://127.0.0.1:4010"]}, {"OPENAI_BASE_URL": "https://gw.example/v1"},
-     (("openai", "http://127.0.0.1:4010", SettingSource(SettingLayer.FLAG, "--upstream")),)),
+     (("openai", "http://127.0.0.1:4010", SettingSource(SettingSourceKind.FLAG, "--upstream")),)),
 ], ids=["a company's gateway", "our own address", "a proxy that may have ended", "an option wins"])  # fmt: skip
 def test_a_gateway_in_the_environment_becomes_the_upstream(
     typed: dict[str, list[str]], env: dict[str, str], upstreams: tuple[object, ...], tmp_path: Path

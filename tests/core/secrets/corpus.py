@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from llmproxy.core.secrets.entropy import split_at_whitespace
+from llmproxy.core.secrets.entropy import split_into_words
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Request
 
@@ -21,7 +21,7 @@ TRAFFIC = Path(__file__).resolve().parents[4] / "shared" / "traffic"
 LARGEST = 400_000
 """Bytes of a file that is looked at."""
 SUFFIXES = frozenset(
-    f".{name}" for name in split_at_whitespace("py pyi md txt json yaml yml toml js ts html css rst cfg sh c h xml ini")
+    f".{name}" for name in split_into_words("py pyi md txt json yaml yml toml js ts html css rst cfg sh c h xml ini")
 ) | {""}
 
 _SIGNED = re.compile(r"ASIA[A-Z0-9]{16}|IQoJ|[0-9a-f]{64}$|[\w%]+%3D$")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.checks.row_selection import CaseStoreCleaner, load_reset_hook
+from llmproxy.suite.checks.row_selection import CaseStoreCleaner, load_store_reset_hook
 from llmproxy.suite.stores import (
     MemoryEntityStore,
     StoreAdapter,
@@ -113,20 +113,20 @@ def test_a_hook_runs_before_and_after(tmp_path: Path) -> None:
     store = MemoryEntityStore()
     store.insert("tasks", {})
     policy = StoreResetSettings("hook", "./hooks.py:clean")
-    play_hook = CaseStoreCleaner(store, policy, hook=load_reset_hook(policy, tmp_path))
+    play_hook = CaseStoreCleaner(store, policy, hook=load_store_reset_hook(policy, tmp_path))
     play_hook.begin_run([])
     assert store.list("tasks") == []
     store.insert("tasks", {})
     assert play_hook.clean_up() == []
     assert store.list("tasks") == []
     broken = StoreResetSettings("hook", "./hooks.py:broken")
-    cleaner = CaseStoreCleaner(store, broken, hook=load_reset_hook(broken, tmp_path))
+    cleaner = CaseStoreCleaner(store, broken, hook=load_store_reset_hook(broken, tmp_path))
     with pytest.raises(SuiteError, match="RuntimeError: boom"):
         cleaner.begin_run([])
     assert cleaner.clean_up()[0].startswith("the store was not cleaned up: ")
     with pytest.raises(SuiteError, match="is no function"):
-        load_reset_hook(StoreResetSettings("hook", "./hooks.py:number"), tmp_path)
-    assert load_reset_hook(StoreResetSettings(), tmp_path) is None
+        load_store_reset_hook(StoreResetSettings("hook", "./hooks.py:number"), tmp_path)
+    assert load_store_reset_hook(StoreResetSettings(), tmp_path) is None
     with pytest.raises(SuiteError, match="no hook was loaded"):
         CaseStoreCleaner(store, policy).begin_run([])
 

@@ -9,7 +9,7 @@ import pytest
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.chat_step_assertions import check_history_edit_assertions
 from llmproxy.suite.matchers.variable_references import CaseVariables
-from llmproxy.suite.schema.assertions import MessageProcessing
+from llmproxy.suite.schema.assertions import AgentHistoryEditAssertions
 from llmproxy.trace.observing.history_edits import HistoryEditFindings, HistoryProcessing
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
@@ -24,7 +24,7 @@ def active(evidence: str = "proven", **more: Any) -> HistoryProcessing:
 
 
 def check(finding: HistoryProcessing, least: str = "proven", **wanted: Any) -> list[Assertion]:
-    said = MessageProcessing.model_validate({"condenser": wanted, "minEvidence": least})
+    said = AgentHistoryEditAssertions.model_validate({"condenser": wanted, "minEvidence": least})
     return check_history_edit_assertions(said, HistoryEditFindings(finding, QUIET, QUIET), CaseVariables())
 
 

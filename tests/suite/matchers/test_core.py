@@ -9,7 +9,7 @@ import pytest
 from llmproxy.suite.matchers.registry import (
     MatcherOutcomeKind,
     MatchResult,
-    choose_eq_or_ref,
+    choose_eq_or_ref_matcher,
     combine_alternative_matches,
     combine_required_matches,
 )
@@ -41,7 +41,9 @@ def test_reasons_are_kept() -> None:
 def test_a_text_that_is_a_reference_compares_like_one() -> None:
     """`$task.id` and `{ref: $task.id}` are the same; prices and the environment are plain texts."""
     scope = CaseVariables({"a": 1})
-    assert [choose_eq_or_ref(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)] == [
+    assert [
+        choose_eq_or_ref_matcher(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)
+    ] == [
         *["ref"] * 3,
         *["eq"] * 5,
     ]

@@ -79,7 +79,7 @@ def determine_database_file_state(path: Path) -> SqliteFileStatus:
     return state
 
 
-def connect_to_sqlite_store_file(path: Path, query: str) -> OverwriteAwareConnection:
+def connect_to_sqlite_cassette_store(path: Path, query: str) -> OverwriteAwareConnection:
     """Open `path` with SQLite URI parameters `query`; statements autocommit unless a transaction is open."""
     return sqlite_file.open_sqlite_connection(path, query, timeout=BUSY_SECONDS)
 
@@ -151,7 +151,7 @@ def _open_in_place(path: Path, state: SqliteFileStatus) -> StoreReadConnection |
         return None  # SQLite would have to create -shm, and without reading -wal we would lose recordings
     else:
         query = "mode=ro&immutable=1"
-    conn = connect_to_sqlite_store_file(path, query)
+    conn = connect_to_sqlite_cassette_store(path, query)
     try:
         conn.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error as error:
@@ -189,7 +189,7 @@ def _copy_and_open(path: Path) -> StoreReadConnection:
         for suffix in _COPIED:
             if _file_size_or_minus_one(sidecar_path(path, suffix)) > 0:
                 sqlite_file.copy_raw_database_file(sidecar_path(path, suffix), sidecar_path(copied, suffix))
-        conn = undo.enter_context(closing(connect_to_sqlite_store_file(copied, "mode=rwc")))
+        conn = undo.enter_context(closing(connect_to_sqlite_cassette_store(copied, "mode=rwc")))
         check_store_schema_version(conn, path)
         migrations.upgrade_schema(conn)
         undo.pop_all()
@@ -199,7 +199,7 @@ def _copy_and_open(path: Path) -> StoreReadConnection:
 def open_reader_beside_own_writer(path: Path) -> StoreReadConnection:
     """Open the store for reading next to our own writer, which created it and keeps its files consistent."""
     with sqlite_file.translate_errors(path, WORDS, writing=False):
-        return StoreReadConnection(connect_to_sqlite_store_file(path, "mode=ro"))
+        return StoreReadConnection(connect_to_sqlite_cassette_store(path, "mode=ro"))
 
 
 def build_missing_store_file_hint(path: Path) -> str:
@@ -240,7 +240,7 @@ def open_store_writer(path: Path) -> OverwriteAwareConnection:
     state = determine_database_file_state(path)
     check_writable(path)
     with sqlite_file.translate_errors(path, WORDS, writing=True), ExitStack() as undo:
-        conn = undo.enter_context(closing(connect_to_sqlite_store_file(path, "mode=rwc")))
+        conn = undo.enter_context(closing(connect_to_sqlite_cassette_store(path, "mode=rwc")))
         if state in (SqliteFileStatus.ABSENT, SqliteFileStatus.EMPTY):
             conn.execute(f"PRAGMA page_size={PAGE_SIZE}")
         if not check_store_schema_version(conn, path):

@@ -123,7 +123,7 @@ class SqliteCassetteStore(Store):
     def _holds_last_stored(self) -> bool:
         """Return whether the file still has our last recording: ids only grow, even if others delete."""
         try:
-            with closing(connect.connect_to_sqlite_store_file(self.path, "mode=ro")) as conn:
+            with closing(connect.connect_to_sqlite_cassette_store(self.path, "mode=ro")) as conn:
                 found = conn.execute("SELECT seq FROM sqlite_sequence WHERE name = 'interactions'").fetchone()
         except sqlite3.Error:
             return False

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.connect import check_store_schema_version, connect_to_sqlite_store_file
+from llmproxy.core.store.file.connect import check_store_schema_version, connect_to_sqlite_cassette_store
 from llmproxy.core.store.file.leases_and_deletes import identify_this_machine, is_lease_live
 from llmproxy.core.store.file.migrations import APPLICATION_ID, NAMES, list_applied_migrations, upgrade_schema
 from llmproxy.core.store.file.store import SqliteCassetteStore
@@ -31,7 +31,7 @@ def schema(path: Path) -> str:
 
 def test_records_each_migration(tmp_path: Path) -> None:
     """A new store has all of them, in order, and the application's id in its header."""
-    with closing(connect_to_sqlite_store_file(tmp_path / "a.db", "mode=rwc")) as conn:
+    with closing(connect_to_sqlite_cassette_store(tmp_path / "a.db", "mode=rwc")) as conn:
         assert list_applied_migrations(conn) == ()
         upgrade_schema(conn)
         assert list_applied_migrations(conn) == NAMES
@@ -43,9 +43,9 @@ def test_tables_of_other_names_get_todays(tmp_path: Path) -> None:
     """A store whose bindings were made under earlier names is the same as a new one, and keeps what it holds."""
     old, new = tmp_path / "old.db", tmp_path / "new.db"
     for path in (old, new):
-        with closing(connect_to_sqlite_store_file(path, "mode=rwc")) as conn:
+        with closing(connect_to_sqlite_cassette_store(path, "mode=rwc")) as conn:
             upgrade_schema(conn)
-    with closing(connect_to_sqlite_store_file(old, "mode=rw")) as conn:
+    with closing(connect_to_sqlite_cassette_store(old, "mode=rw")) as conn:
         for statement in (
             "ALTER TABLE volatile_fields RENAME COLUMN field TO slot", "ALTER TABLE volatile_fields RENAME TO slots",
             "ALTER TABLE declared RENAME COLUMN run_variables TO circumstances",
@@ -97,7 +97,7 @@ def test_a_store_made_between_two_looks_is_not_taken_for_a_strangers(tmp_path: P
             with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other, suppress(sqlite3.Error):
                 upgrade_schema(other)
 
-    with closing(connect_to_sqlite_store_file(path, "mode=rwc")) as conn:
+    with closing(connect_to_sqlite_cassette_store(path, "mode=rwc")) as conn:
         conn.set_trace_callback(somebody_makes_it)
         assert check_store_schema_version(conn, path) is False
     assert any("type = 'table'" in statement for statement in looked)
@@ -105,7 +105,7 @@ def test_a_store_made_between_two_looks_is_not_taken_for_a_strangers(tmp_path: P
 
 def test_a_failed_migration_leaves_nothing(tmp_path: Path) -> None:
     """A name in the way makes the whole step fail: no table of it is left, none is recorded."""
-    with closing(connect_to_sqlite_store_file(tmp_path / "a.db", "mode=rwc")) as conn:
+    with closing(connect_to_sqlite_cassette_store(tmp_path / "a.db", "mode=rwc")) as conn:
         conn.execute("CREATE TABLE made_ids (x)")
         with pytest.raises(sqlite3.OperationalError, match="made_ids"):
             upgrade_schema(conn)
@@ -116,7 +116,7 @@ def test_a_failed_migration_leaves_nothing(tmp_path: Path) -> None:
 def test_the_documentation_names_every_table_and_column(tmp_path: Path) -> None:
     """docs/store.md shows each table, view and column of the schema."""
     text = (Path(__file__).resolve().parents[4] / "docs" / "store.md").read_text()
-    with closing(connect_to_sqlite_store_file(tmp_path / "a.db", "mode=rwc")) as conn:
+    with closing(connect_to_sqlite_cassette_store(tmp_path / "a.db", "mode=rwc")) as conn:
         upgrade_schema(conn)
         names = [row[0] for row in conn.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
         for name in names:
