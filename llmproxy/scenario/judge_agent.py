@@ -96,7 +96,7 @@ class JudgeTranscriptTools:
         return f"{text[:_LONGEST]} ... ({more} more characters: ask for fewer messages, or search)"
 
     def _expand_messages(self, indices: object) -> str:
-        wanted = [each for each in indices if isinstance(each, int)] if isinstance(indices, list) else []
+        wanted = [each for each in indices if type(each) is int] if isinstance(indices, list) else []
         found = [self.entries[each - 1] for each in dict.fromkeys(wanted) if 0 < each <= len(self.entries)]
         return "\n".join(found) or f"There is no such message; they are numbered 1 to {len(self.entries)}."
 

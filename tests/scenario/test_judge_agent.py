@@ -539,6 +539,7 @@ def test_look_ups_are_no_larger_than_the_outline_saves() -> None:
     """What is cut says so; a pattern is words, never an expression that runs for hours."""
     lookup = JudgeTranscriptTools(["[1] user: " + "a" * 50_000, *(f"[{n}] user: needle {n}" for n in range(2, 40))])
     assert "more characters: ask for fewer messages" in lookup.answer_tool_call(EXPAND, '{"indices": [1, 1, "x"]}')
+    assert "There is no such message" in lookup.answer_tool_call(EXPAND, '{"indices": [true]}')
     assert "(18 more matches)" in lookup.answer_tool_call(GREP, '{"pattern": "NEEDLE"}')
     assert lookup.answer_tool_call(GREP, '{"pattern": "(a+)+$"}') == "No message has '(a+)+$'."
     assert "no JSON" in lookup.answer_tool_call(GREP, "{")

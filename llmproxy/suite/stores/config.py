@@ -195,7 +195,7 @@ def _import_module(name: str, folder: Path, where: str) -> ModuleType:
         said = f"{path or name} could not be imported: {type(error).__name__}: {error}"
         raise SuiteError(f"{where}: {said}") from error
     finally:
-        if path is None:
+        if path is None and str(folder.resolve()) in sys.path:  # else the module has removed it
             sys.path.remove(str(folder.resolve()))
 
 

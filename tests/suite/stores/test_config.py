@@ -115,6 +115,7 @@ def test_a_store_beside_the_suite_is_found(tmp_path: Path) -> None:
     ("", "./none.py:Store", "there is no file"),
     ("", "no_such_module_at_all:Store", "could not be imported: ModuleNotFoundError"),
     ("1 / 0", "./mine.py:Store", "could not be imported: ZeroDivisionError"),
+    ("import sys\nsys.path.pop(0)\n1 / 0", "mine:Store", "could not be imported: ZeroDivisionError"),
     ("class Store: ...", "./mine.py:Stor", "did you mean 'Store'?"),
     ("Store = 5", "./mine.py:Store", "is no store: it lacks describe"),
     ("class Store:\n  def __init__(self, path): ...", "./mine.py:Store", "could not be called with the options {}"),
