@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,7 +20,15 @@ from llmproxy.core.sessions.journal import CallDecisionJournalWriter
 from llmproxy.core.sessions.session import PartyKey
 from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.traffic.interaction import Headers
-from llmproxy.errors import CassetteBusy, CassetteCorrupt, MissError, RecordingError, RefusedError, SettingsError
+from llmproxy.errors import (
+    CassetteBusy,
+    CassetteCorrupt,
+    LLMProxyError,
+    MissError,
+    RecordingError,
+    RefusedError,
+    SettingsError,
+)
 from llmproxy.protocol import Decision, Mode
 from tests.support.narrowing import narrow
 
@@ -260,8 +269,13 @@ def test_several_answers_are_stored_together_or_not_at_all(store: Path) -> None:
         both[1].recording.damaged = True
         with pytest.raises(RecordingError):
             made.writer.store_answers([(exchange, True) for exchange in both])
-        made.writer.store_answer(both[0], proper=True)
         both[1].recording.damaged = False
+        with closing(sqlite3.connect(store)) as other:
+            other.execute("CREATE TRIGGER refusing BEFORE INSERT ON interactions BEGIN SELECT RAISE(ABORT, 'no'); END")
+            with pytest.raises(LLMProxyError, match="no"):
+                made.writer.store_answers([(exchange, True) for exchange in both])
+            other.execute("DROP TRIGGER refusing")
+        made.writer.store_answer(both[0], proper=True)
         made.writer.store_answers([(both[1], True)])
         assert [exchange.kept.interaction for exchange in both] == [3, 4]
     with SqliteCassetteStore.open(store, writable=False, now=lambda: NOW) as opened:
