@@ -23,7 +23,7 @@ from llmproxy.cli.parts.store_arguments import (
     copy_postgres_store_temporarily,
     find_cassette,
     get_chosen_store,
-    is_interaction_id,
+    is_interaction_number,
     is_sqlite_file,
     is_store_file,
     list_stores_and_cassette_files,
@@ -307,7 +307,7 @@ def rm_command(
 ) -> None:
     """Delete cassettes or single interactions, after showing them and asking."""
     with open_given_store(store, writable=True) as database:
-        numbers = [] if cassette else [typed for typed in what if is_interaction_id(typed)]
+        numbers = [] if cassette else [typed for typed in what if is_interaction_number(typed)]
         rows = {row.id: row for row in (database.list_summaries(None, superseded=True) if numbers else ())}
         if lacking := next((typed for typed in numbers if int(typed) not in rows), ""):
             hint = suggest_option_for_numeric_name(database, lacking, "rm")

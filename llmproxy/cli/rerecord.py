@@ -30,7 +30,7 @@ from llmproxy.cli.changes import run_command_in_replay
 from llmproxy.cli.parts.options import CliRunArguments, CommandWithoutLiveOptions, format_record_command, load_settings
 from llmproxy.cli.parts.printing import print_line, to_safe_line
 from llmproxy.cli.parts.store_arguments import (
-    is_interaction_id,
+    is_interaction_number,
     open_given_store,
     parse_interaction_number,
     require_not_being_recorded,
@@ -71,7 +71,7 @@ def rerecord_interactions(
     """Record requests again, with the environment's credentials: single interactions, or all that has changed since a
     command was recorded.
     """
-    numbers = list(takewhile(is_interaction_id, words))
+    numbers = list(takewhile(is_interaction_number, words))
     if changed and numbers:
         raise SettingsError("either interactions or --changed.")
     asked = CliRunArguments.from_context(ctx, words if changed else words[len(numbers) :])

@@ -32,7 +32,7 @@ from llmproxy.cli.parts.printing import (
 from llmproxy.cli.parts.store_arguments import (
     STORE,
     find_cassette,
-    is_interaction_id,
+    is_interaction_number,
     open_given_store,
     suggest_option_for_numeric_name,
 )
@@ -86,7 +86,7 @@ def show_command(
     ),
 ) -> None:
     """Show an interaction (conversation, answer, tool calls, tokens, timing), or a whole cassette as a conversation."""
-    if cassette or not is_interaction_id(what):
+    if cassette or not is_interaction_number(what):
         show_cassette(what, store, single="--raw" if raw else "--request" if request else "", as_json=as_json)
         return
     _show_interaction(what, store, raw=raw, request=request, as_json=as_json, descriptor=descriptor)
@@ -356,7 +356,7 @@ def diff_command(
     for value, known, flag in ((form, _FORMS, "--format"), (fail_on, ("contract", "any", None), "--fail-on")):
         if value not in known:
             raise SettingsError(f"{flag} {value}: it can be {', '.join(filter(None, known))}.")
-    if is_interaction_id(old) and is_interaction_id(new):
+    if is_interaction_number(old) and is_interaction_number(new):
         with open_given_store(store) as database:
             pair = database.load(int(old)), database.load(int(new))
             changed = _print_interaction_diff(*pair, _would_answer_other(database, *pair), as_json=form == "json")

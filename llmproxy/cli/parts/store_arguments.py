@@ -140,7 +140,7 @@ class CassetteAndSampleNumber(NamedTuple):
     """None for all samples."""
 
 
-def is_interaction_id(typed: str) -> bool:
+def is_interaction_number(typed: str) -> bool:
     return typed.isascii() and typed.isdecimal() and len(typed) <= LONGEST_NUMBER
 
 
@@ -163,7 +163,7 @@ def build_unknown_cassette_error(store: StoreReader, typed: str) -> CassetteNotF
     near = did_you_mean(
         typed, [*names, *(append_sample_number_to_name(name, sample) for name, sample in known if sample > 1)]
     )
-    hint = _describe_names(names, store) + (" A number names an interaction." if is_interaction_id(typed) else "")
+    hint = _describe_names(names, store) + (" A number names an interaction." if is_interaction_number(typed) else "")
     return CassetteNotFound(
         f"there is no cassette {to_safe_line(typed)} in {format_store_location(store.path)}{near}", hint=hint
     )
@@ -177,7 +177,7 @@ def suggest_option_for_numeric_name(store: StoreReader, typed: str, command: str
 
 def parse_interaction_number(typed: str, wanted: str) -> int:
     """Return an interaction's id. Raises SettingsError if invalid; `wanted` names its purpose."""
-    if is_interaction_id(typed):
+    if is_interaction_number(typed):
         return int(typed)
     msg = f"{wanted} takes the number of an interaction, and {typed!r} is none."
     raise SettingsError(msg, hint=f"It is in the column id of `ls --cassette {to_safe_line(typed)}`.")
@@ -193,8 +193,8 @@ def validate_cassette_name(name: str) -> str:
         raise SettingsError(remove_program_prefix(error.message)) from error
     except ValueError as error:
         raise SettingsError(f"{error}.") from error
-    if cassette != name or is_interaction_id(name):
-        why = "a number is an interaction's" if is_interaction_id(name) else "~ and a number name a sample of one"
+    if cassette != name or is_interaction_number(name):
+        why = "a number is an interaction's" if is_interaction_number(name) else "~ and a number name a sample of one"
         raise SettingsError(f"{name!r} cannot be the name of a cassette: {why}.")
     return name
 

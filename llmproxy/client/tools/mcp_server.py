@@ -238,7 +238,7 @@ class LlmproxyMcpToolError(LLMProxyError):
     """The request could not be carried out."""
 
 
-class FailedLlmproxyCommandOutput(LLMProxyError):
+class LlmproxyCommandFailed(LLMProxyError):
     """Output of a failed command; our own messages get our prefix, the agent's do not."""
 
 
@@ -303,7 +303,7 @@ async def run_own_mcp_tool(
         if (tool := tools.get(name)) is None:
             raise unknown_tool_error(name, serving)
         return await run_llmproxy_command(build_llmproxy_arguments(tool, arguments, serving)), False
-    except FailedLlmproxyCommandOutput as error:
+    except LlmproxyCommandFailed as error:
         return str(error), True
     except LLMProxyError as error:
         return ensure_program_prefix(error), True
@@ -322,7 +322,7 @@ def _write_instructions(tools: Mapping[str, LlmproxyMcpServerTool], serving: Mcp
 
 
 async def run_llmproxy_command(words: Sequence[str]) -> str:
-    """Run a command, output to files: pipes may stay open. Raises LlmproxyMcpToolError, FailedLlmproxyCommandOutput."""
+    """Run a command, output to files: pipes may stay open. Raises LlmproxyMcpToolError, LlmproxyCommandFailed."""
     command, env = [sys.executable, "-m", "llmproxy", *words], {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
@@ -348,7 +348,7 @@ async def run_llmproxy_command(words: Sequence[str]) -> str:
     text = late + shorten_output(said, words[0])
     if child.returncode or late:
         raise (
-            FailedLlmproxyCommandOutput(text)
+            LlmproxyCommandFailed(text)
             if text
             else LlmproxyMcpToolError(f"{words[0]} ended with exit code {child.returncode}.")
         )

@@ -90,7 +90,7 @@ class Store(StoreReader, ABC):
         """End a writing session; `clean`: the cassette is complete, None: complete if no recording failed or is cut."""
 
     def wait_for_server(self) -> None:
-        """Wait, as writing does, until a server's store is available; thread-safe. Raises ServerLost."""
+        """Wait, as writing does, until a server's store is available; thread-safe. Raises CassetteServerLost."""
 
     def refresh_cassette(self, cassette: str) -> None:
         """Make other processes' recordings of a cassette readable; in a file they are. Raises LLMProxyError."""
