@@ -1,4 +1,4 @@
-"""Sessions with live and recorded channels (`mixed_live_replay.SessionWithLiveChannels`): what differs for a request."""
+"""Sessions with live and recorded channels (`mixed_live_replay`): what differs for a request."""
 
 from __future__ import annotations
 
