@@ -47,8 +47,7 @@ from llmproxy.core.store.queries import (
     write_cassette_replay_rules,
 )
 from llmproxy.core.store.reader import CassetteFileSyncState, RecordingHead, StoreReader, was_abandoned_twice
-from llmproxy.core.store.row_conversion import to_sql
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
 from llmproxy.postgres_store_paths import store_exists
@@ -62,7 +61,6 @@ _NAME = 100  # maximum characters of a generated file name
 _HEAD = 4096  # bytes of a file that contain its cassette's name
 _RETRIES = 25
 _PAUSE = 0.2  # seconds between two attempts, while another process loads the same file
-_RETIRE = "UPDATE interactions SET superseded_at = ? WHERE cassette = ? AND superseded_at IS NULL"
 _COMPARED = attrgetter("method", "uri", "headers", "body", "status", "response_headers", "response_body")
 """What of a recorded exchange must be in the store before its file may be overwritten."""
 _Stamp = tuple[int, int, int]  # a file's modification time in nanoseconds, size in bytes, inode
@@ -188,7 +186,7 @@ class CassetteDir:
             raise failed[0] if len(failed) == 1 else many
         for path, text in merged.items():
             write_text(path, text)
-        aside = sum(_supersede_by_file_recordings(store, name, new, self.now, wait) for name, new in differing.items())
+        aside = sum(_supersede_by_file_recordings(store, name, new, wait) for name, new in differing.items())
         return FolderLoadSummary(
             imported=tuple(differing),
             unchanged=len(files) - len(differing),
@@ -321,7 +319,7 @@ class _FileData(NamedTuple):
 
 
 def _supersede_by_file_recordings(
-    store: Store, name: str, read: _FileData, now: Callable[[], float], wait: Callable[[float], None] | None
+    store: Store, name: str, read: _FileData, wait: Callable[[float], None] | None
 ) -> int:
     new, fork = read.interactions, read.fork
     samples = sorted({each.sample for each in new} | {info.sample for info in store.cassettes(name)})
@@ -341,14 +339,13 @@ def _supersede_by_file_recordings(
             store.record_synced_file(name, CassetteFileSyncState(read.digest, store.find_last_id(name)))
             return 0
         kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]
-        with store.sqlite_transaction() as conn:
-            aside = conn.execute(_RETIRE, (now(), to_sql(name))).rowcount
-        ids = [store.add_interaction(each, supersede=False) for each in new]
-        store.record_synced_file(name, CassetteFileSyncState(read.digest, max(ids, default=store.find_last_id(name))))
-        for each, plain in zip(kept, strip_row_data_from_interactions(map(anonymize_interaction, kept)), strict=True):
-            if plain not in new:
-                store.add_interaction(replace(each, id=None), supersede=False)
-        return aside - len(kept)
+        plain = strip_row_data_from_interactions(map(anonymize_interaction, kept))
+        stay = [replace(each, id=None) for each, one in zip(kept, plain, strict=True) if one not in new]
+        before = store.find_last_id(name)
+        # In one transaction: whoever is killed in it has lost nothing that no file has.
+        ids = store.add_interactions([InteractionToStore(each) for each in (*new, *stay)], instead_of=name)
+        store.record_synced_file(name, CassetteFileSyncState(read.digest, max(ids[: len(new)], default=before)))
+        return len(live) - len(kept)
     finally:
         for sample in begun:
             store.end_writing(name, sample, HOLDER, clean=clean)

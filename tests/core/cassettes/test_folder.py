@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +28,7 @@ from llmproxy.core.store.file.store import SqliteCassetteStore
 from llmproxy.core.store.reader import was_abandoned_twice
 from llmproxy.core.store.store import InteractionToStore, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction
-from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
+from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, LLMProxyError, MachineError
 from tests.support.narrowing import known
 from tests.support.recordings import NOW, look
 
@@ -241,6 +243,21 @@ def test_damage_stops_everything(kept: CassetteDir, store: Store, tmp_path: Path
     (kept.path / "odd.yaml").unlink()
     with pytest.raises(CassetteCorrupt, match=r"cut\.yaml"):
         load(kept, store)
+
+
+def test_a_start_that_fails_loses_nothing(kept: CassetteDir, store: Store, fresh: Store) -> None:
+    """A full disk, or a kill, while an edited file is brought in: what only the store has is there at the next start."""
+    path = saved(kept, store, "a", "b")
+    load(kept, fresh)
+    record(fresh, "mine", at=NOW + 20)
+    path.write_text(path.read_text().replace("to a", "edited"))
+    with closing(sqlite3.connect(fresh.path)) as other:
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON interactions BEGIN SELECT RAISE(ABORT, 'full'); END")
+        with pytest.raises(LLMProxyError, match="full"):
+            load(kept, fresh)
+        other.execute("DROP TRIGGER full")
+    load(kept, fresh)
+    assert answers(fresh) == ["edited", "to b", "to mine"]
 
 
 def test_a_damaged_file_is_not_overwritten(kept: CassetteDir, store: Store) -> None:

@@ -166,7 +166,7 @@ class SqliteCassetteStore(Store):
             for one, (_, request) in zip(ones, stored, strict=True):
                 self._bodies.remember_base(get_delta_compression_group(one), request, one.request.body)
         ids = [new for new, _ in stored]
-        self._last, self._stored = max(self._last, *ids), self._stored + len(ids)
+        self._last, self._stored = max([self._last, *ids]), self._stored + len(ids)
         return ids
 
     def _insert_interaction(
