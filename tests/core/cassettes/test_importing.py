@@ -411,6 +411,21 @@ def test_what_two_parts_added_to_one_cassette_is_put_together(folder: Callable[.
     assert texts(target) == texts(folder("wanted", [other(base[0]), base[1], named(3, "c")]))
 
 
+def test_requests_that_differ_in_a_header_that_counts_are_two(folder: Callable[..., Path]) -> None:
+    """Their equal answers are no reason to keep one; a header that does not count makes no second one."""
+
+    def asked(name: str, value: str, extra: str) -> Path:
+        one = named(1, "c")
+        headers = (*one.request.headers, ("openai-beta", value), ("x-stainless-lang", extra))
+        return folder(name, [replace(one, request=replace(one.request, headers=headers))])
+
+    target = folder("target", [])
+    merge_cassette_folders(
+        [asked("one", "v1", "a"), asked("two", "v2", "a"), asked("three", "v2", "b")], target, lambda: NOW
+    )
+    assert texts(target)["c.yaml"].count("- request:") == 2
+
+
 def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path]) -> None:
     """Each accepted a change and one dropped one: the file says both new ones and not the third, and is read back."""
 
