@@ -487,11 +487,9 @@ def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, s
     try:
         if name == "store":
             typed = str(given.value)
-            return (
-                map_postgres_store_to_copy_path(typed, env)
-                if is_postgres_url(typed)
-                else given.folder / parsers.parse_path_setting_refusing_urls(given.value)
-            )
+            if is_postgres_url(typed):
+                return map_postgres_store_to_copy_path(typed, env)
+            return given.folder / parsers.parse_path_setting_refusing_urls(given.value)
         value = FORMS[name].read(given.value)
     except ValueError as error:
         raise SettingsError(f"{name}: {error}", hint=hint) from error

@@ -316,10 +316,7 @@ def _add_command(app: typer.Typer, name: str, text: str) -> None:
                         one, other, cassette, new or cassette, instead=instead, holder=holder
                     )
                 many = format_count(done.interactions, "interaction")
-                said = (
-                    f"there already, the same {many}"
-                    if done.same
-                    else f"{many} brought to {format_store_location(target)}"
-                )
+                there = format_store_location(target)
+                said = f"there already, the same {many}" if done.same else f"{many} brought to {there}"
                 before = f"; {done.replaced} that it had there are replaced" if done.replaced else ""
                 typer.echo(f"{new or cassette}: {said}{before}.")

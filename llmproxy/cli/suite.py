@@ -120,11 +120,9 @@ def write_suite_from_cassette(
     if loaded.is_default("store") and not store.exists() and (Path.cwd() / STORE).exists():
         store = Path.cwd() / STORE  # only tests ran here
     folder = Path(output).parent if output else Path("tests")
-    reached = (
-        rewrite_agent_paths_for_folder(parse_agent_or_store_flag_value(agent, "--agent"), Path.cwd(), folder)
-        if agent
-        else None
-    )
+    reached = parse_agent_or_store_flag_value(agent, "--agent") if agent else None
+    if reached is not None:
+        reached = rewrite_agent_paths_for_folder(reached, Path.cwd(), folder)
     made = build_suite_from_recording(store, name, sample=sample, agent=reached)
     target = Path(output or folder / f"{made.slug}.suite.yaml")
     _write_suite(target, made.text, force=force, hint="--force writes over it, --output names another file.")

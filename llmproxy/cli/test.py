@@ -253,11 +253,8 @@ class TestCommandOptions:
         kept = [] if self.rejudge is not None or self.step else [TrendRecorder(journal, print_warning)]
         last = make_last_report_writer(Path.cwd() / LAST_REPORT, print_warning) if self.rejudge is None else []
         if settings.settings.live:
-            against.append(
-                LiveRunDifferenceReporter(
-                    settings, find_test_recordings_store(settings), self.baseline, self._print_live_diff
-                )
-            )
+            recordings = find_test_recordings_store(settings)
+            against.append(LiveRunDifferenceReporter(settings, recordings, self.baseline, self._print_live_diff))
         try:
             heard = [*against, *kept, *last, *reports]
             if self.on:

@@ -496,11 +496,9 @@ class MitmproxyServerInProxyEventLoop:
     ) -> None:
         """`ours` are layer choice and recorder, if not the usual ones. Raises MachineError: no usable authority."""
         self._proxy = proxy
-        prepare = (
-            interception.prepare_certificate_authority
-            if settings.intercepts
-            else interception.prepare_or_create_temporary_ca
-        )
+        prepare = interception.prepare_or_create_temporary_ca
+        if settings.intercepts:
+            prepare = interception.prepare_certificate_authority
         self.authority = prepare(interception.get_certificate_authority_folder())
         http.MessageData.__post_init__ = object.__init__  # type: ignore[method-assign]  # checks nothing
         opts = options.Options()

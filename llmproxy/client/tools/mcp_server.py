@@ -347,11 +347,9 @@ async def run_llmproxy_command(words: Sequence[str]) -> str:
         said = "\n".join(filter(None, parts))
     text = late + shorten_output(said, words[0])
     if child.returncode or late:
-        raise (
-            LlmproxyCommandFailed(text)
-            if text
-            else LlmproxyMcpToolError(f"{words[0]} ended with exit code {child.returncode}.")
-        )
+        if text:
+            raise LlmproxyCommandFailed(text)
+        raise LlmproxyMcpToolError(f"{words[0]} ended with exit code {child.returncode}.")
     return text or "(nothing)"
 
 

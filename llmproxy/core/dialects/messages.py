@@ -245,11 +245,9 @@ def extract_content_text(content: object, depth: int = 0) -> str:
     for name in ("text", "refusal", "content", "parts", "output", "result"):
         if name in block and block[name] is not None:
             value = block[name]
-            return (
-                extract_content_text(value, depth + 1)
-                if isinstance(value, (str, list, dict))
-                else dump_tool_arguments(value)
-            )
+            if isinstance(value, (str, list, dict)):
+                return extract_content_text(value, depth + 1)
+            return dump_tool_arguments(value)
     if "json" in block:
         return dump_tool_arguments(block["json"])
     kind = as_str(block.get("type")) or next(iter(block), "")

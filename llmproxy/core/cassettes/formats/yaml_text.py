@@ -104,11 +104,9 @@ def _get_value_and_room(value: object, room: int) -> tuple[object, int]:
 def _write_flow(value: object, room: int) -> str:
     """Return a value on one line of `room` characters; empty if too long, or with a multi-line text or an anchor."""
     if isinstance(value, dict | list) and value:
-        many = (
-            [(f"{_write_word(name)}: ", each) for name, each in value.items()]
-            if isinstance(value, dict)
-            else [("", each) for each in value]
-        )
+        many = [("", each) for each in value]
+        if isinstance(value, dict):
+            many = [(f"{_write_word(name)}: ", each) for name, each in value.items()]
         parts = [name + said if (said := _write_flow(each, room)) else "" for name, each in many]
         text = ", ".join(parts) if all(parts) else ""
         return "" if not text or len(text) > room - 2 else f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"
