@@ -30,7 +30,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, starmap
+from itertools import pairwise, starmap, takewhile
 from operator import attrgetter
 from threading import Lock
 from typing import Any, NamedTuple, override
@@ -258,7 +258,6 @@ class EndOrderEnforcer:
     """Number of times that an answer continued without an awaited call."""
     guessed: int = 0
     """Number of times that a request expected before an end did not come."""
-    dealt: frozenset[int] = frozenset()
     _last_end: float = -math.inf
     """Monotonic time when an end was last sent, or was still unread by its client."""
     _last_client: ClientEnds = None
@@ -267,7 +266,6 @@ class EndOrderEnforcer:
     _by_id: dict[int, tuple[_ConcurrentGroup, _CallProgress]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.dealt = find_order_dependent_recordings(self.calls)
         self.restart()
 
     def restart(self) -> None:
@@ -276,10 +274,8 @@ class EndOrderEnforcer:
         self.expired, self.guessed, self._last_end = 0, 0, -math.inf
         for calls in self.calls:
             times = sorted([each.began for each in calls] + [each.ended for each in calls])
-            members = []
-            for each in calls:
-                before = bisect_left(times, each.began)
-                members.append(_CallProgress(each, each.began - times[before - 1] if before else 0.0))
+            earlier = (times[max(0, bisect_left(times, each.began) - 1)] for each in calls)
+            members = [_CallProgress(each, each.began - time) for each, time in zip(calls, earlier, strict=True)]
             group = _ConcurrentGroup(members, max(LEAST_PAUSE, min(LONGEST_PAUSE, ALL_PAUSES / len(members))))
             self._by_id.update((each.call.id, (group, each)) for each in members)
 
@@ -323,12 +319,9 @@ class EndOrderEnforcer:
         group, own = self._by_id[recording]
         at = own.call.ended if offset is None or own.call.late else min(own.call.began + offset, own.call.ended)
         awaited = sum((each.call.ended, each.call.id) < (at, recording) for each in self._unfinished if each is not own)
-        absent = []
-        for each in group.members[group.first :]:
-            if each.call.began >= at:
-                break
-            if each.asked_at is None and not each.is_over and each.call.ended > own.call.began:
-                absent.append(each)
+        due = takewhile(lambda each: each.call.began < at, group.members[group.first :])
+        overlapping = (each for each in due if each.call.ended > own.call.began)
+        absent = [each for each in overlapping if each.asked_at is None and not each.is_over]
         if awaited:
             return (awaited - 1) * group.pause + LOOK
         if absent and own.call.grace:
@@ -355,50 +348,64 @@ class EndOrderEnforcer:
         return 0.0
 
 
+class _DealtByArrival(NamedTuple):
+    """State of a call whose recording only the order of arrival chose."""
+
+
+class DuplicateChoiceInterceptor(SessionCallInterceptor[Exchange]):
+    """Chooses a recording for each of several equal requests whose different answers overlapped."""
+
+    def __init__(self, parts: EngineParts, dealt: frozenset[int]) -> None:
+        self._stores, self._dealt, self._given = parts.state.stores, dealt, set[int]()
+
+    def on_restart(self) -> None:
+        self._given.clear()
+
+    @override
+    def on_decision(self, call: Exchange, found: RecordingLookup, decided: Decided) -> Decided:
+        """Return the recording that followed the same request in its thread, else the next one."""
+        if (chosen := decided.recording) is None or chosen.status == SWITCHING or chosen.id not in self._dealt:
+            return decided
+        left = [each for each in found.recordings if each.id in self._dealt and each.id not in self._given] or [chosen]
+        after = call.kept.after
+        fits = [each for each in left if after and self._read_preceding_request_key(each.id) == after]
+        chosen, *others = fits or left
+        self._given.add(chosen.id)
+        if others or not fits:
+            call.state.put(_DealtByArrival())
+        return decided._replace(recording=chosen)
+
+    def _read_preceding_request_key(self, recording: int) -> str | None:
+        store = self._stores.current
+        return None if store is None else header(store.load(recording).request.headers, AFTER_HEADER)
+
+
+class DuplicateChoiceFeature(Feature):
+    """The place of an interceptor that `EndOrderFeature` adds."""
+
+    kind = DuplicateChoiceInterceptor
+
+
 class _HeldAnswer(NamedTuple):
     recording: int
-    dealt: bool = False
-    """Whether only the order of arrival chose its recording."""
     client: ClientEnds = None
 
 
 class EndOrderInterceptor(SessionCallInterceptor[Exchange]):
     def __init__(self, parts: EngineParts, order: EndOrderEnforcer) -> None:
-        self._clock, self._stores, self.order = parts.state.clock, parts.state.stores, order
-        self._given = set[int]()
+        self._clock, self.order = parts.state.clock, order
 
     def on_restart(self) -> None:
         self.order.restart()
-        self._given.clear()
 
     @override
     def on_decision(self, call: Exchange, found: RecordingLookup, decided: Decided) -> Decided:
         if (chosen := decided.recording) is None or chosen.status == SWITCHING:
             return decided
-        dealt = chosen.id in self.order.dealt
-        if dealt:
-            chosen, dealt = self._choose_recording_for_duplicate(call, chosen, found.recordings)
         if self.order.on_call_begin(chosen.id, call.progress.arrived):
             call.answer.held = True
-            call.state.put(_HeldAnswer(chosen.id, dealt))
-        return decided._replace(recording=chosen)
-
-    def _choose_recording_for_duplicate(
-        self, call: Exchange, chosen: RecordingHead, recordings: Sequence[RecordingHead]
-    ) -> tuple[RecordingHead, bool]:
-        """Return the answer for one of several equal requests, and whether only arrival order chose it: the recording
-        that followed the same request in its thread, else the next one.
-        """
-        left = [each for each in recordings if each.id in self.order.dealt and each.id not in self._given] or [chosen]
-        after = call.kept.after
-        fits = [each for each in left if after and self._read_preceding_request_key(each.id) == after]
-        chosen, *others = fits or left
-        self._given.add(chosen.id)
-        return chosen, bool(others or not fits)
-
-    def _read_preceding_request_key(self, recording: int) -> str | None:
-        store = self._stores.current
-        return None if store is None else header(store.load(recording).request.headers, AFTER_HEADER)
+            call.state.put(_HeldAnswer(chosen.id))
+        return decided
 
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
@@ -420,7 +427,7 @@ class EndOrderInterceptor(SessionCallInterceptor[Exchange]):
     def on_end(self, call: Exchange, record: Call) -> Call:
         if (ordered := call.state.get(_HeldAnswer)) is not None:
             self.order.on_call_end(ordered.recording, self._clock(), ordered.client)
-            record = record._replace(dealt=ordered.dealt)
+            record = record._replace(dealt=call.state.get(_DealtByArrival) is not None)
         elif isinstance(call.error, MissError) and call.error.nearest is not None and call.slot is None:
             self.order.stop_waiting_for(call.error.nearest)
         return record
@@ -435,10 +442,10 @@ class EndOrderFeature(Feature):
         times = list_recorded_call_times(store, session.cassette, session.sample)
         calls = list(starmap(RecordedCallBeginAndEnd, times))
         if group_concurrent(calls):
-            calls = infer_answer_read_times(calls, build_finder_of_answer_in_request(store))
-            if groups := group_concurrent(calls):
-                made = EndOrderInterceptor(self.parts, EndOrderEnforcer(groups, patience))
-                self.parts.state.sessions.add_interceptor_to_session(session, made)
+            groups = group_concurrent(infer_answer_read_times(calls, build_finder_of_answer_in_request(store)))
+            add = self.parts.state.sessions.add_interceptor_to_session
+            add(session, DuplicateChoiceInterceptor(self.parts, find_order_dependent_recordings(groups)))
+            add(session, EndOrderInterceptor(self.parts, EndOrderEnforcer(groups, patience)))
 
 
 def _identify_with_credentials(call: Exchange) -> tuple[PartyKey, tuple[str, ...]]:

@@ -16,7 +16,7 @@ from llmproxy.core.changes.accepted_change_model import digest_key_of_call_not_m
 from llmproxy.core.engine.auxiliary_call_stubs import StubFeature
 from llmproxy.core.engine.bound_hits import BindingFeature
 from llmproxy.core.engine.carried_answers import AcceptedChangesFeature
-from llmproxy.core.engine.concurrent_answer_order import CoalesceFeature, EndOrderFeature
+from llmproxy.core.engine.concurrent_answer_order import CoalesceFeature, DuplicateChoiceFeature, EndOrderFeature
 from llmproxy.core.engine.engine_state import EngineState, EngineStoreOpener
 from llmproxy.core.engine.fast_path import FastPath
 from llmproxy.core.engine.fault_injection import FaultFeature
@@ -51,6 +51,7 @@ from llmproxy.protocol import OFFLINE
 FEATURES: tuple[type[Feature], ...] = (
     StubFeature,  # before all others: they ignore auxiliary calls
     SessionFeatureMixingLiveAndReplay,  # before lookups: live calls need none; last on answers: stores what clients got
+    DuplicateChoiceFeature,  # before the features that rewrite the chosen answer
     BindingFeature,  # finds bound hits; one whose answer cannot be rewritten is a miss
     AcceptedChangesFeature,  # only if neither the key nor bindings found a recording
     RecordingUpdateFeature,  # sends what AcceptedChangesFeature found changed; chooses the cassette of all answers

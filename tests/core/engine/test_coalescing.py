@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 
+from llmproxy.core.bindings import RunVariable
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.traffic.response_plan import ClientFramingTraits
 from llmproxy.errors import SettingsError
@@ -31,18 +32,18 @@ class Numbered:
     """Says the number of the request, once `until` is true; fails the first one if it is to."""
 
     def __init__(self, *, fails: bool = False) -> None:
-        self.asked, self.fails = 0, fails
+        self.asked, self.fails, self.where = 0, fails, ""
         self.until: Callable[[], bool] = lambda: True
 
     def next(self, seen: Seen) -> Step:
         self.asked += 1
         number, since = self.asked, time.monotonic()
-        while seen.last_user == "same" and not self.until():
+        while (seen.last_user or "").startswith("same") and not self.until():
             assert time.monotonic() < since + 60, "the others never came"
             time.sleep(0.01)
         if self.fails and number == 1:
             return step(status=500, json={"error": {"message": "no"}})
-        return Step(render(Reply(f"answer {number}"), seen, number))
+        return Step(render(Reply(f"answer {number}{self.where}"), seen, number))
 
     def unplayed(self) -> list[Step]:
         return []
@@ -117,40 +118,49 @@ def test_coalescing_is_refused_where_nothing_is_recorded_anew(mode: str, tmp_pat
     assert "flag --coalesce" in str(refused.value)
 
 
-def ask_same_at_once(rig: Rig, wires: list[Wire], has_come: Callable[[], bool] = lambda: True) -> list[str]:
+def ask_same_at_once(rig: Rig, wires: list[Wire], text: str, has_come: Callable[[], bool] = lambda: True) -> list[str]:
     """Ask the same over each connection, in this order and at once; return what each heard."""
     began = len(rig.outcomes)
     for number, wire in enumerate(wires, 1):
-        wire.send(chat("same"))
+        wire.send(chat(text))
         while len(rig.proxy.open) + len(rig.outcomes) - began < number or not has_come():
             time.sleep(0.01)
     return [said(wire.response().body) for wire in wires]
 
 
+@pytest.mark.parametrize("cwd", ["/tmp/a", "/srv/ci/w"])
 @pytest.mark.parametrize(("before", "heard", "dealt"), [(["a", "b"], ["2", "1"], 0), ([], ["1", "2"], 2)])
 def test_each_thread_gets_the_answer_that_it_got_when_it_was_recorded(
-    before: list[str], heard: list[str], dealt: int, tmp_path: Path
+    before: list[str], heard: list[str], dealt: int, cwd: str, tmp_path: Path
 ) -> None:
-    """What a connection asked before tells equal requests apart, whoever asks first now; without that they are dealt."""
+    """What a connection asked before tells equal requests apart, whoever asks first now; without that they are dealt.
+
+    So it is with answers that are rewritten for another folder.
+    """
     play, store = Numbered(), tmp_path / "x.db"
+    play.where = " in /tmp/a/x"
     with (
         provide(play) as up,
         Rig("record", store, {"openai": f"{up.url}/v1"}) as rig,
         rig.client() as a,
         rig.client() as b,
     ):
+        rig.proxy.engine.sessions.open_session("default", run_variables=[RunVariable("cwd", "/tmp/a")])
         for wire, text in zip((a, b), before, strict=False):
             wire.ask(chat(text))
         rig.wait_idle()
         play.until, play.asked = lambda: len(rig.proxy.open) == 2 or play.asked > 1, 0
-        assert ask_same_at_once(rig, [a, b], lambda: play.asked > 0) == ["answer 1", "answer 2"]
+        first = ask_same_at_once(rig, [a, b], "same in /tmp/a", lambda: play.asked > 0)
+        assert first == ["answer 1 in /tmp/a/x", "answer 2 in /tmp/a/x"]
     stored = [dict(each.request.headers).get(AFTER_HEADER) for each in recorded(store)]
     assert [each is None for each in stored] == [True] * len(before) + [False, False]
     with Rig("replay", store) as rig, rig.client() as a, rig.client() as b:
+        rig.proxy.engine.sessions.open_session("default", run_variables=[RunVariable("cwd", cwd)])
         for wire, text in zip((a, b), before, strict=False):
             wire.ask(chat(text))
         rig.wait_idle()
-        assert ask_same_at_once(rig, [b, a]) == [f"answer {each}" for each in heard]
+        again = ask_same_at_once(rig, [b, a], f"same in {cwd}")
+        assert again == [f"answer {each} in {cwd}/x" for each in heard]
         assert sum(call.dealt for call in rig.wait_outcomes(len(before) + 2)) == dealt
 
 
