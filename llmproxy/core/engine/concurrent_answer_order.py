@@ -38,6 +38,7 @@ from typing import Any, NamedTuple, override
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.dialects.conversation import parse_answer_as_message
 from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.engine.request_stages import list_replayable_recordings
 from llmproxy.core.misses.explain import MissContext
 from llmproxy.core.providers.routing import does_request_change_server_state
 from llmproxy.core.secrets.secret_kinds import SECRET_HEADER
@@ -366,7 +367,8 @@ class DuplicateChoiceInterceptor(SessionCallInterceptor[Exchange]):
         """Return the recording that followed the same request in its thread, else the next one."""
         if (chosen := decided.recording) is None or chosen.status == SWITCHING or chosen.id not in self._dealt:
             return decided
-        left = [each for each in found.recordings if each.id in self._dealt and each.id not in self._given] or [chosen]
+        tape = list_replayable_recordings(call.session.policy, found.recordings)
+        left = [each for each in tape if each.id in self._dealt and each.id not in self._given] or [chosen]
         after = call.kept.after
         fits = [each for each in left if after and self._read_preceding_request_key(each.id) == after]
         chosen, *others = fits or left

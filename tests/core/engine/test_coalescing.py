@@ -164,6 +164,21 @@ def test_each_thread_gets_the_answer_that_it_got_when_it_was_recorded(
         assert sum(call.dealt for call in rig.wait_outcomes(len(before) + 2)) == dealt
 
 
+def test_auto_replays_the_good_one_of_two_answers_that_overlapped(tmp_path: Path) -> None:
+    """The recorded failure does not count in this mode, whichever of them ended first."""
+    play, store = Numbered(fails=True), tmp_path / "x.db"
+    with (
+        provide(play) as up,
+        Rig("record", store, {"openai": f"{up.url}/v1"}) as rig,
+        rig.client() as a,
+        rig.client() as b,
+    ):
+        play.until = lambda: len(rig.proxy.open) == 2 or play.asked > 1
+        assert ask_same_at_once(rig, [a, b], "same", lambda: play.asked > 0) == ["no", "answer 2"]
+    with Rig("auto", store) as rig, rig.client() as wire:
+        assert said(wire.ask(chat("same")).body) == "answer 2"
+
+
 CLIENT = ClientFramingTraits()
 
 
