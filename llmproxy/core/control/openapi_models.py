@@ -210,7 +210,7 @@ class ControlErrorDetails(TypedDict):
     hint: str
     """What to do next; may be empty."""
     bound_to: NotRequired[str]
-    """Session to which a name is bound, so that it cannot be bound."""
+    """Session to which a name is bound, so that it cannot be bound or opened."""
 
 
 class ControlErrorBody(TypedDict):

@@ -166,10 +166,9 @@ def _reorder_close_ends(
     for m in heard:
         before = made[runs[-1][-1]].ended if runs else 0.0
         apart = bisect_right(begins, made[m].ended) - bisect_right(begins, before)
-        if runs and made[m].ended - before < _CLOSE and not apart:
-            runs[-1].append(m)
-        else:
-            runs.append([m])
+        if not runs or made[m].ended - before >= _CLOSE or apart:
+            runs.append([])
+        runs[-1].append(m)
     for run in runs:
         times = [made[m].ended for m in run]
         for m, ended in zip(sorted(run, key=at.__getitem__), times, strict=True):
@@ -209,10 +208,9 @@ def group_concurrent(calls: Iterable[RecordedCallBeginAndEnd]) -> list[list[Reco
     groups: list[list[RecordedCallBeginAndEnd]] = []
     latest = -math.inf
     for each in sorted(calls, key=attrgetter("began", "id")):
-        if each.began < latest:
-            groups[-1].append(each)
-        else:
-            groups.append([each])
+        if each.began >= latest:
+            groups.append([])
+        groups[-1].append(each)
         latest = max(latest, each.ended)
     return groups if any(len(group) > 1 for group in groups) else []
 
@@ -248,6 +246,10 @@ class _ConcurrentGroup:
     pause: float
     first: int = 0
     """Index of the first member that is not over."""
+
+    def skip_ended(self) -> None:
+        while self.first < len(self.members) and self.members[self.first].is_over:
+            self.first += 1
 
 
 @dataclass(slots=True)
@@ -297,17 +299,12 @@ class EndOrderEnforcer:
         progress.is_over, self._last_end, self._last_client, self._moved = True, now, client, now
         if progress in self._unfinished:
             self._unfinished.remove(progress)
-        self._skip_ended(group)
+        group.skip_ended()
 
     def stop_waiting_for(self, recording: int) -> None:
         if (found := self._by_id.get(recording)) is not None and found[1].asked_at is None:
             found[1].is_over = True
-            self._skip_ended(found[0])
-
-    @staticmethod
-    def _skip_ended(group: _ConcurrentGroup) -> None:
-        while group.first < len(group.members) and group.members[group.first].is_over:
-            group.first += 1
+            found[0].skip_ended()
 
     def get_send_delay(
         self, recording: int, offset: float | None, now: float, has_read: Callable[[ClientEnds], bool] = lambda _: True
@@ -336,7 +333,7 @@ class EndOrderEnforcer:
             self.expired += 1
             for each in absent:
                 each.is_over = True
-            self._skip_ended(group)
+            group.skip_ended()
         if self._last_end > (own.asked_at or -math.inf):
             if own.call.together:
                 return max(0.0, self._last_end + LEAST_PAUSE - now)
@@ -347,10 +344,6 @@ class EndOrderEnforcer:
                     self._last_end = now
             return max(0.0, self._last_end + group.pause - now)
         return 0.0
-
-
-class _DealtByArrival(NamedTuple):
-    """State of a call whose recording only the order of arrival chose."""
 
 
 class DuplicateChoiceInterceptor(SessionCallInterceptor[Exchange]):
@@ -369,17 +362,13 @@ class DuplicateChoiceInterceptor(SessionCallInterceptor[Exchange]):
             return decided
         tape = list_replayable_recordings(call.session.policy, found.recordings)
         left = [each for each in tape if each.id in self._dealt and each.id not in self._given] or [chosen]
-        after = call.kept.after
-        fits = [each for each in left if after and self._read_preceding_request_key(each.id) == after]
+        after, store = call.kept.after, self._stores.current
+        heads = ((each, store.load(each.id).request.headers) for each in left if after and store is not None)
+        fits = [each for each, headers in heads if header(headers, AFTER_HEADER) == after]
         chosen, *others = fits or left
         self._given.add(chosen.id)
-        if others or not fits:
-            call.state.put(_DealtByArrival())
+        call.kept.dealt = bool(others or not fits)
         return decided._replace(recording=chosen)
-
-    def _read_preceding_request_key(self, recording: int) -> str | None:
-        store = self._stores.current
-        return None if store is None else header(store.load(recording).request.headers, AFTER_HEADER)
 
 
 class DuplicateChoiceFeature(Feature):
@@ -429,7 +418,7 @@ class EndOrderInterceptor(SessionCallInterceptor[Exchange]):
     def on_end(self, call: Exchange, record: Call) -> Call:
         if (ordered := call.state.get(_HeldAnswer)) is not None:
             self.order.on_call_end(ordered.recording, self._clock(), ordered.client)
-            record = record._replace(dealt=call.state.get(_DealtByArrival) is not None)
+            record = record._replace(dealt=call.kept.dealt)
         elif isinstance(call.error, MissError) and call.error.nearest is not None and call.slot is None:
             self.order.stop_waiting_for(call.error.nearest)
         return record

@@ -210,6 +210,8 @@ class CallRecordingReference:
     after: str = ""
     """Key of the previous call of the same thread: of an agent that names itself, else of a connection."""
     has_twin: bool = False
+    dealt: bool = False
+    """Whether only the order of arrival chose its recording."""
 
 
 class TelemetryDiscardedInReplayError(LLMProxyError):

@@ -279,8 +279,7 @@ class Session:
 
     def keep_recording_key(self, party_key: PartyKey) -> None:
         """Record that this session records requests of this key and does not serve them."""
-        self.position.recorded_here.add(party_key)
-        self.position.recorded_here.add(("", party_key[1]))
+        self.position.recorded_here.update((party_key, ("", party_key[1])))
 
     def is_key_newly_recorded(self, key: Key) -> bool:
         """Return whether this session records a key, for any party. Thread-safe."""
@@ -400,13 +399,14 @@ class Sessions:
         A session of this name that was not opened explicitly ends; names bound to it stay bound. `cassette`: another
         one than its name's is for replay only. `asked` are options of other features, by name.
 
-        Raises SessionInUse: it is open already; RefusedError: the name is invalid; LiveSessionForbidden; CassetteBusy:
-        another session records this cassette; CassetteNameTaken: there is a `child` already.
+        Raises SessionInUse: it is open already, or its name is bound; RefusedError: the name is invalid;
+        LiveSessionForbidden; CassetteBusy: another session records it; CassetteNameTaken: there is a `child` already.
         """
         name = remove_redundant_sample_suffix(name)
         if (known := self.open_sessions.get(name)) is not None and known.settings.opened:
             hint = f"Close it first: POST {CONTROL_PREFIX}sessions/{quote(name, safe='')}/close"
             raise SessionInUse(f"llmproxy: session {name!r} is open already.", hint=hint)
+        self._require_unbound(name)
         mode = mode or self.defaults.mode
         if mode not in OFFLINE:
             self.require_live_sessions_allowed(f"in mode {mode}")
@@ -450,18 +450,17 @@ class Sessions:
     def _begin_session(
         self, name: str, settings: SessionSettings, asked: Mapping[str, Any], cassette: str | None = None
     ) -> Session:
-        place = split_cassette_and_sample(name) if cassette is None else split_cassette_and_sample(cassette)
+        place = split_cassette_and_sample(name if cassette is None else cassette)
         session, mode = Session(name, *place, settings), settings.mode
         if (store := self.store(mode)) is not None:
             self.prepare_cassette(store, session.cassette, session.sample)
         for each in self.features:
             if (made := each.create_interceptor(session, asked)) is not None:
                 self.add_interceptor_to_session(session, made)
-        cassette, sample = session.cassette, session.sample
         if (store := self.store(mode)) is not None:  # may be another object: a feature may have reopened it for writing
             self.load_first_request_key(session, store)
-            if mode.policy.complete is not None and store.has_recordings(cassette, sample):
-                session.complete = store.last_session_ended_cleanly(cassette, sample)
+            if mode.policy.complete is not None and store.has_recordings(session.cassette, session.sample):
+                session.complete = store.last_session_ended_cleanly(session.cassette, session.sample)
                 if not session.complete:
                     log.warning(
                         "cassette %s is open (its recording did not come to a good end):"
@@ -469,8 +468,8 @@ class Sessions:
                         name,
                     )
             if session.policy.writes:
-                place, alone = session.save_target, session.policy.alone
-                store.begin_writing(*place, exclusive=alone, holder=self.holder, anew=session.policy.anew)
+                anew, alone = session.policy.anew, session.policy.alone
+                store.begin_writing(*session.save_target, exclusive=alone, holder=self.holder, anew=anew)
         self.open_sessions[name] = session
         return session
 
@@ -550,14 +549,17 @@ class Sessions:
         name = remove_redundant_sample_suffix(name)
         if name == target:
             raise RefusedError(f"llmproxy: what arrives under {name!r} belongs to that session anyway.")
+        self._require_unbound(name)
+        self.bindings[name] = target
+        if party != AGENT:
+            self.speakers[name] = party
+
+    def _require_unbound(self, name: str) -> None:
         if name in self.bindings:
             msg = f"llmproxy: {name!r} is bound to session {self.bindings[name]!r} already."
             busy = SessionInUse(msg, hint="Unbind or close that first.")
             busy.bound_to = self.bindings[name]
             raise busy
-        self.bindings[name] = target
-        if party != AGENT:
-            self.speakers[name] = party
 
     def unbind_name(self, name: str) -> None:
         """Route requests under `name` to their own session again. Raises SessionUnknown."""

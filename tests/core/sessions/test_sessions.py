@@ -148,6 +148,19 @@ def test_binding_twice_or_to_itself_is_refused(store: Store, name: str, error: t
     assert list(found.open_sessions) == ["one"], "looked up without opening"
 
 
+@pytest.mark.parametrize("name", ["worker", "worker~1"])
+def test_bound_name_cannot_be_opened(store: Store, name: str) -> None:
+    """Its requests would get the answers of the session to which they go."""
+    found = sessions(store)
+    found.open_session("one")
+    found.bind_name("worker", "one")
+    with pytest.raises(SessionInUse) as error:
+        found.open_session(name)
+    assert error.value.bound_to == "one"
+    found.unbind_name("worker")
+    assert found.open_session(name).name == "worker"
+
+
 def test_bindings_do_not_chain(store: Store) -> None:
     """Where a goes to b and b to c, what arrives under a belongs to b."""
     found = sessions(store)
