@@ -6,6 +6,7 @@ the controller as plain values (`serialize_scenario_run`, `deserialize_scenario_
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from llmproxy.amount_formatting import mean_if_all_known
+from llmproxy.core.secrets.redact import Redactor
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import JudgedCriterion, PartyUse, Started, Status
 from llmproxy.report.run_tree import EventsGroupedByRun, Run, describe_assertion, format_conversation, to_plain
@@ -49,8 +51,9 @@ class ScenarioReporter:
         def paint(text: str, name: str) -> str:
             return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if coloured else text
 
+        redact = Redactor(os.environ).text
         for line in self._format_report(paint) if self.results else ():
-            write(line)
+            write(redact(line))
 
     def _format_report(self, paint: Callable[[str, str], str]) -> Iterator[str]:
         found = self.get_summary()
@@ -155,7 +158,9 @@ def build_failed_scenario_sections(
 ) -> list[tuple[str, str]]:
     """Return a failed test's sections about its failed runs, or all; without `shown` misses; results by run id."""
     chosen = [run for run in runs if run.status in _BAD] or list(runs)
-    found = [_build_run_section(run, results.get(run.started.run_id), shown) for run in chosen[:_SHOWN]]
+    sections = [_build_run_section(run, results.get(run.started.run_id), shown) for run in chosen[:_SHOWN]]
+    redact = Redactor(os.environ).text
+    found = [(redact(title), redact(text)) for title, text in sections]
     if len(chosen) > _SHOWN:
         more = f"... and {len(chosen) - _SHOWN} more runs; --scenario-report html=FILE has them all"
         found.append(("scenarios", more))
@@ -177,8 +182,7 @@ def _build_run_section(run: Run, result: ScenarioResult | None, shown: str) -> t
     parts += ["\n".join(wrong)] if wrong else []
     if criteria := run.criteria or _list_criteria(start, result):
         parts.append("\n".join(["criteria:", *(line for each in criteria for line in _format_criterion(each))]))
-    if misses:
-        parts += ["\n\n".join(["never recorded:", *untold])] if untold else []
+    parts += ["\n\n".join(["never recorded:", *untold])] if untold else []
     parts.append(f"run it again: {run.rerun}")
     return title, "\n\n".join(parts)
 

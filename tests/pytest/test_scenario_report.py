@@ -127,6 +127,19 @@ def test_criteria_of_a_judge_without_evidence_come_from_its_result() -> None:
     assert "  not judged   is polite" in build_failed_scenario_sections(runs, {})[0][1]
 
 
+def test_no_secret_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by a failed test's sections nor by the table at the end: pytest's console is one of scenarios."""
+    monkeypatch.setenv("MY_TOKEN", secret := "tok7Zp9Kd3vBq8Lm2")
+    told = story(Status.FAILED, reasoning=f"told {secret}")
+    told.add_event(Started(run_id="r2", scenario="s", name=f"try {secret}"))
+    told.add_event(Message(run_id="r2", message={"role": "assistant", "content": f"My key is {secret}"}))
+    told.add_event(Finished(run_id="r2", scenario="s", status=Status.FAILED))
+    sections = build_failed_scenario_sections(list(told.runs.values()), {})
+    shown = "\n".join([*report(result(success=False, reasoning=f"told {secret}")), *map("\n".join, sections)])
+    assert secret not in shown
+    assert shown.count("[REDACTED]") == 4
+
+
 def test_rows_count_each_kind_and_keep_what_is_known() -> None:
     """A rate leaves out what says nothing about the agent."""
     (row,) = build_scenario_rows(story(Status.PASSED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR))
