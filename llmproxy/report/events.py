@@ -315,8 +315,9 @@ class RedactingEventHandler:
 
 def redact_plain_data(value: object, text: Callable[[str], str], name: str = "") -> object:
     """Redact all texts in a value; `name`: of the member, which may be what makes it a secret."""
-    if type(value) is str:
-        shown = text(f"{name}: {value}").removeprefix(f"{name}: ") if name else text(value)
+    if isinstance(value, str):
+        before = f"{name}: " if name else ""
+        shown = text(before + value).removeprefix(before)
         return value if shown == value else shown
     if is_dataclass(value) and not isinstance(value, type):
         old: dict[str, Any] = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
@@ -325,7 +326,7 @@ def redact_plain_data(value: object, text: Callable[[str], str], name: str = "")
     if isinstance(value, Mapping):
         items = {redact_plain_data(key, text): redact_plain_data(one, text, str(key)) for key, one in value.items()}
         return items if any(items.get(key, value) is not one for key, one in value.items()) else value
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
         made = [redact_plain_data(one, text) for one in value]
         same = all(one is other for one, other in zip(made, value, strict=True))
         return value if same else (tuple(made) if isinstance(value, tuple) else made)

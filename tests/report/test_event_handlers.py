@@ -131,3 +131,4 @@ def test_events_without_a_secret_are_the_same_objects() -> None:
     assert redact_plain_data({"a": [f"x {GITHUB}", 1, None, True]}, redactor.text) == {
         "a": ["x [REDACTED]", 1, None, True]
     }
+    assert redact_plain_data([type("S", (str,), {})(GITHUB)], redactor.text) == ["[REDACTED]"]
