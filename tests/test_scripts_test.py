@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+import tempfile
+import time
+from concurrent.futures import Future
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -62,3 +66,44 @@ def test_few_failures_are_run_once_more(
         said = out.read()
     assert (found, [name.rpartition("::")[2] for name in part.unstable]) == (code, unstable), said
     assert said.count("$ ") == runs
+
+
+def test_a_killed_command_fails_its_part(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also beside one that ended well: subprocess says a signal's number as a negative code."""
+    codes = iter([-9, 0])
+    monkeypatch.setattr(script.Children, "run", lambda *_: next(codes))
+    assert script.lint(script.Part("lint", script.Children(), sys.stdout, all=False)) == 137
+
+
+@pytest.mark.parametrize("wanted", [("sdk", "bench"), ("environments", "py312"), ("types", "package")])
+def test_a_part_waits_also_for_what_its_unwanted_parts_wait_for(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, wanted: tuple[str, str]
+) -> None:
+    order: list[str] = []
+
+    def perform(_: object, part: Any) -> Any:
+        order.append(f"{part.name} begins")
+        time.sleep(0.1)
+        order.append(f"{part.name} ends")
+        return script.Done(part.name, 0.0, 0)
+
+    monkeypatch.setattr(script, "perform", perform)
+    script.in_order(set(wanted), script.Children(), everything=False)
+    assert order == [f"{name} {what}" for name in wanted for what in ("begins", "ends")]
+
+
+def test_a_character_cut_by_a_read_is_shown_whole(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    future, left = Future[Any](), [*"5 €".encode()]
+    with tempfile.TemporaryFile("w+") as file:
+
+        def wait(*_: object, **__: object) -> None:
+            file.buffer.write(bytes([left.pop(0)]))
+            file.buffer.flush()
+            if not left:
+                future.set_result("ended")
+
+        monkeypatch.setattr(script, "futures", SimpleNamespace(wait=wait, FIRST_COMPLETED=""))
+        script.show({script.lint: future}, {script.lint: file})
+    assert capsys.readouterr().out == "5 €\nended\n"
