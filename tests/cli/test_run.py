@@ -412,11 +412,14 @@ def test_verbose_shows_what_the_proxy_said(tmp_path: Path) -> None:
 def test_a_proxy_that_dies_on_the_way_is_said(tmp_path: Path) -> None:
     """The child's answers are not ours any more."""
     code = """
-import os, socket, subprocess, urllib.parse
+import os, socket, subprocess, time, urllib.parse
 os.kill(int(subprocess.check_output(["pgrep", "-n", "-f", "llmproxy start.*" + os.environ["MARK"]])), 9)
 proxy = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
-while not socket.socket().connect_ex((proxy.hostname, proxy.port)):
-    pass  # what was killed may be what started it
+for _ in range(600):  # a minute: what was killed may be what started it
+    with socket.socket() as tried:
+        if tried.connect_ex((proxy.hostname, proxy.port)):
+            break
+    time.sleep(0.1)
 """
     mark = str(tmp_path / "x.db")
     done = run("--store", mark, sys.executable, "-c", code, env={"MARK": mark})
