@@ -171,6 +171,7 @@ def test_the_document_is_made_of_the_table() -> None:
     """`scripts/api-document --write` wrote it: rows, handlers' docstrings and models say what is served."""
     made = runpy.run_path(str(Path(__file__).resolve().parents[3] / "scripts/api-document"))
     assert made["DOCUMENT"].read_text("utf-8") == made["render"]()
+    assert not made["EXAMPLES"].keys() - DOCUMENT["components"]["schemas"].keys(), "examples of no model"
 
 
 def test_the_document_is_served(api: Api) -> None:
