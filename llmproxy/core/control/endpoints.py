@@ -434,7 +434,7 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, ControlEndpoint]] = {
     ("health",): {"GET": ControlEndpoint(_report_health, "health", "Health", errors=())},
     ("stop",): {"POST": ControlEndpoint(_stop_proxy, "stop", "ProxyStopAnswer", errors=_LISTED)},
     ("sessions",): {
-        "GET": ControlEndpoint(_list_sessions, "listSessions", "Sessions", errors=("Forbidden",)),
+        "GET": ControlEndpoint(_list_sessions, "listSessions", "SessionList", errors=("Forbidden",)),
         "POST": ControlEndpoint(
             _open_session,
             "openSession",

@@ -177,7 +177,7 @@ class SessionReport(TypedDict):
     """Absent if no channel is live."""
 
 
-class Sessions(TypedDict):
+class SessionList(TypedDict):
     sessions: list[SessionReport]
 
 
