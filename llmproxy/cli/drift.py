@@ -12,6 +12,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -36,7 +37,7 @@ from llmproxy.core.secrets.redact import is_redacted_request
 from llmproxy.core.store.row_conversion import StoredCallSummary, get_answer_date_or_start
 from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Ending, Interaction
-from llmproxy.errors import Exit, SettingsError
+from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.postgres_store_paths import store_exists
 from llmproxy.sqlite_file import sidecar_path
 from llmproxy.trace.comparing import answer_drift_statistics as stats
@@ -107,9 +108,8 @@ def drift_command(
         print_line(f"Interrupted: {spending.asked} answers came and are kept in {kept}; at most {spending.format()}.")
         raise
     finally:
-        if not there and not spending.asked and not _read_nightly_answers(kept, ""):  # nor another drift's answers
-            for suffix in ("", "-wal", "-shm", ".state.db", ".state.db-wal", ".state.db-shm"):
-                sidecar_path(kept, suffix).unlink(missing_ok=True)
+        if not there and not spending.asked:
+            _delete_unused_store(kept, night)
     new = _read_nightly_answers(kept, night)
     pairs = zip(plan.chosen, keys, strict=True)
     found = [_AnswerDrift(each, old.get(key, ()), new.get(key, ())) for each, key in pairs]
@@ -125,6 +125,18 @@ def drift_command(
         for text in _format_report(verdicts, spending, code, kept):
             print_line(text)
     raise typer.Exit(int(code))
+
+
+def _delete_unused_store(kept: Path, night: str) -> None:
+    """Delete a store without answers, unless it cannot be read, or another drift or a proxy still records there."""
+    with suppress(LLMProxyError):
+        with open_given_store(kept) as database:
+            used = database.query("SELECT 1 FROM cassettes WHERE name <> ? OR holder IS NOT NULL", (night,))
+            if used or database.count_interactions(None, superseded=True):
+                return
+        for path in (kept, sidecar_path(kept, ".state.db")):
+            for suffix in ("", "-wal", "-shm", "-journal"):
+                sidecar_path(path, suffix).unlink(missing_ok=True)
 
 
 def _make_last_answers_baseline(kept: Path, first: str) -> None:

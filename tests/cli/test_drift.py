@@ -6,12 +6,15 @@ import dataclasses
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from llmproxy.cli import drift as drift_module
+from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.interaction import Interaction, Key, Usage
 from llmproxy.errors import Exit
 from tests.provider import Provider, Step, json_answer, step
@@ -113,6 +116,31 @@ def test_a_provider_that_cannot_be_reached_is_no_drift(store: Path) -> None:
     assert "no answer 4 times: openai at http://127.0.0.1:9 could not be reached" in done.stdout
     assert "Could not tell; 0 answers, $0 spent." in done.stdout
     assert {each.name for each in store.parent.iterdir()} == {store.name, mine.name}
+
+
+@pytest.mark.parametrize("other", ["", "-journal", "another drift", "damaged"])
+def test_a_night_without_answers_deletes_only_its_own(store: Path, monkeypatch: pytest.MonkeyPatch, other: str) -> None:
+    """Not what another drift, which has no answer yet, records into; a store that cannot be read stays, and the error is told."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    kept = Path(f"{store}.drift.db")
+
+    def interrupt(_plan: object, _spending: object, _kept: Path, night: str, **_: object) -> None:
+        with open_store(kept, writable=True, now=time.time) as database:
+            for name in (night, "asked by another") if other == "another drift" else (night,):
+                database.begin_writing(name, 1, exclusive=True, holder=name)
+            database.end_writing(night, 1, night, clean=True)
+        if other == "damaged":
+            kept.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+        elif other == "-journal":
+            Path(f"{kept}.state.db-journal").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(drift_module, "_send_and_record_calls", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        drift_module.drift_command(
+            [], calls=1, runs=2, max_cost="", accept=False, as_json=True, store=store, upstream=[]
+        )
+    assert len(list(store.parent.glob("*.drift.db*"))) == (other in ("another drift", "damaged"))
 
 
 def test_an_interrupted_night_keeps_what_came(store: Path) -> None:
