@@ -146,7 +146,7 @@ def connect_to_postgres_cassette_store(server: ServerStoreAddress) -> Conn:
 
 
 def iterate_transaction_attempts(*, once: bool = False) -> Iterator[AbstractContextManager[None]]:
-    """Yield a context for each attempt, after pauses; all but the last's take these two errors of a server."""
+    """Yield a context per attempt; only the last raises CassetteServerLost or PostgresTransactionConflict."""
     for pause in () if once else PAUSES:
         yield suppress(CassetteServerLost, PostgresTransactionConflict)
         time.sleep(pause)

@@ -253,7 +253,7 @@ class PostgresCassetteStore(Store):
     def add_interactions(self, many: Sequence[InteractionToStore], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; while the server is unavailable, retry for about ten seconds.
 
-        Raises CassetteServerLost: if the last attempt was committed is unknown; the caller counts it as not stored.
+        Raises CassetteServerLost: it is unknown whether the last attempt was committed; the caller counts it as lost.
         """
         self._require_writable()
         self.write_current_keys([(each.interaction.cassette, each.interaction.sample) for each in many])
