@@ -60,6 +60,9 @@ _KEPT_THERE = re.compile(
 """Members that refer to server-side objects of one run, which may be gone without any drift."""
 _OWN_KINDS = frozenset({"function", "custom"})
 
+type _RequestKey = tuple[str, str, bytes]
+type _AnswersByKey = dict[_RequestKey, list[stats.AnswerDriftProperties]]
+
 
 def drift_command(
     cassettes: list[str] = typer.Argument([], metavar="CASSETTE", help="Cassettes; default: the whole store."),
@@ -332,11 +335,10 @@ def _send_call_and_settle(client: httpx.Client, sampled: ProviderRequestToRereco
         answer = client.post(url, content=recorded.request.body, headers=list(sampled.headers))
         family = get_operation_dialect(recorded.provider, recorded.operation)
         kind = answer.headers.get("content-type", "")
-        refused = not answer.is_success
         if "x-llmproxy-error" in answer.headers:
             lost = _read_proxy_error(answer.content) or answer.reason_phrase
         usage = read_usage(family, recorded.operation, kind, answer.content, tuple(answer.headers.items()))
-        cost = Decimal(0) if refused else compute_cost(recorded.provider, recorded.model, usage)
+        cost = compute_cost(recorded.provider, recorded.model, usage) if answer.is_success else Decimal(0)
     except httpx.HTTPError as error:
         lost = f"{type(error).__name__}: {error}"  # what came of it is in the store, or nothing is
     finally:
@@ -350,14 +352,12 @@ def _read_proxy_error(body: bytes) -> str:
     return str(said or "").removeprefix("llmproxy: ").partition("\n")[0]
 
 
-def _request_key(each: Interaction) -> tuple[str, str, bytes]:
+def _request_key(each: Interaction) -> _RequestKey:
     return each.provider, each.request.target, sha256(each.request.body).digest()
 
 
-def _read_nightly_answers(
-    kept: Path, begins: str, since: Mapping[tuple[str, str, bytes], float] | None = None
-) -> dict[tuple[str, str, bytes], list[stats.AnswerDriftProperties]]:
-    found: dict[tuple[str, str, bytes], list[stats.AnswerDriftProperties]] = defaultdict(list)
+def _read_nightly_answers(kept: Path, begins: str, since: Mapping[_RequestKey, float] | None = None) -> _AnswersByKey:
+    found: _AnswersByKey = defaultdict(list)
     if kept.exists():
         with open_given_store(kept) as database:
             for name in {each.name for each in database.cassettes() if each.name.startswith(begins)}:
@@ -367,9 +367,7 @@ def _read_nightly_answers(
     return found
 
 
-def _read_earlier_night_answers(
-    kept: Path, plan: _DriftPlan
-) -> dict[tuple[str, str, bytes], list[stats.AnswerDriftProperties]]:
+def _read_earlier_night_answers(kept: Path, plan: _DriftPlan) -> _AnswersByKey:
     """Return the earlier answers; a newer recording of the request replaces older answers."""
     asked = (each.recorded for each in plan.chosen)
     since = {_request_key(each): get_answer_date_or_start(each.started_at, each.response.headers) for each in asked}
@@ -436,15 +434,13 @@ def _judge_models(found: Sequence[_AnswerDrift]) -> list[_ModelVerdict]:
     ps: list[float | None] = []
     for calls in models.values():
         told = [each for each in calls if len(each.successful_answers) > 1]
-        least = stats.compute_least_p_value([(len(each.baseline), len(each.successful_answers)) for each in told])
+        pairs = [(each.baseline, each.successful_answers) for each in told]
+        least = stats.compute_least_p_value([(len(old), len(new)) for old, new in pairs])
         distance = stats.measure_answer_behavior_distance
-        data = [
-            stats.compute_statistic_per_permutation(each.baseline, each.successful_answers, distance) for each in told
-        ]
+        data = [stats.compute_statistic_per_permutation(old, new, distance) for old, new in pairs]
         both = all(each.earlier for each in told)
-        ps.append(
-            stats.compute_permutation_p_value(data, both=both) if told and least * len(models) <= stats.ALPHA else None
-        )
+        enough = told and least * len(models) <= stats.ALPHA
+        ps.append(stats.compute_permutation_p_value(data, both=both) if enough else None)
     corrected = iter(stats.correct_p_values([p for p in ps if p is not None]))
     return [
         _ModelVerdict(model, calls, None if p is None else next(corrected))

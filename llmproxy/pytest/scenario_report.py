@@ -51,9 +51,8 @@ class ScenarioReporter:
         def paint(text: str, name: str) -> str:
             return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if coloured else text
 
-        redact = Redactor(os.environ).text
-        for line in self._format_report(paint) if self.results else ():
-            write(redact(line))
+        for line in map(Redactor(os.environ).text, self._format_report(paint) if self.results else ()):
+            write(line)
 
     def _format_report(self, paint: Callable[[str, str], str]) -> Iterator[str]:
         found = self.get_summary()
@@ -158,13 +157,12 @@ def build_failed_scenario_sections(
 ) -> list[tuple[str, str]]:
     """Return a failed test's sections about its failed runs, or all; without `shown` misses; results by run id."""
     chosen = [run for run in runs if run.status in _BAD] or list(runs)
-    sections = [_build_run_section(run, results.get(run.started.run_id), shown) for run in chosen[:_SHOWN]]
-    redact = Redactor(os.environ).text
-    found = [(redact(title), redact(text)) for title, text in sections]
+    found = [_build_run_section(run, results.get(run.started.run_id), shown) for run in chosen[:_SHOWN]]
     if len(chosen) > _SHOWN:
         more = f"... and {len(chosen) - _SHOWN} more runs; --scenario-report html=FILE has them all"
         found.append(("scenarios", more))
-    return found
+    redact = Redactor(os.environ).text
+    return [(redact(title), redact(text)) for title, text in found]
 
 
 def _build_run_section(run: Run, result: ScenarioResult | None, shown: str) -> tuple[str, str]:
@@ -193,20 +191,13 @@ def _is_already_shown(text: str, shown: str) -> bool:
 
 
 def _list_criteria(start: Started, result: ScenarioResult | None) -> list[JudgedCriterion]:
-    found = [] if result is None else [
-        *((text, "passed") for text in result.passed_criteria),
-        *((text, "failed") for text in result.failed_criteria),
-        *((text, "inconclusive") for text in result.inconclusive_criteria),
-    ]  # fmt: skip
+    states = ("passed", "failed", "inconclusive")
+    found = [(text, state) for state in states for text in getattr(result, f"{state}_criteria", ())]
     found = found or [(text, "not judged") for text in start.criteria]
     return [JudgedCriterion(id=f"c{n}", text=text, status=status) for n, (text, status) in enumerate(found, 1)]
 
 
 def _format_criterion(criterion: JudgedCriterion) -> Iterator[str]:
     yield f"  {criterion.status:<12} {criterion.text}"
-    if criterion.evidence:
-        yield f"{'':15}evidence: {criterion.evidence}"
-    if criterion.reason:
-        yield f"{'':15}because: {criterion.reason}"
-    if criterion.votes:
-        yield f"{'':15}votes: {', '.join(criterion.votes)}"
+    more = {"evidence": criterion.evidence, "because": criterion.reason, "votes": ", ".join(criterion.votes)}
+    yield from (f"{'':15}{name}: {text}" for name, text in more.items() if text)

@@ -316,8 +316,7 @@ class RedactingEventHandler:
 def redact_plain_data(value: object, text: Callable[[str], str], name: str = "") -> object:
     """Redact all texts in a value; `name`: of the member, which may be what makes it a secret."""
     if isinstance(value, str):
-        before = f"{name}: " if name else ""
-        shown = text(before + value).removeprefix(before)
+        shown = text(f"{name}: " + value).removeprefix(f"{name}: ") if name else text(value)
         return value if shown == value else shown
     if is_dataclass(value) and not isinstance(value, type):
         old: dict[str, Any] = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
