@@ -26,7 +26,9 @@ from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Headers, Interaction, Response, remove_headers
 
-_SPACE = re.compile(r"[ \t\r\n]*")
+_SPACE = re.compile(r"\ufeff?[ \t\r\n]*")
+_LINE_END = re.compile(rb"\r\n?|\n")
+_EMPTY_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _decoder = json.JSONDecoder()
 
 
@@ -39,9 +41,7 @@ def adapt_mcp_answer_ids(response: Response, recorded: bytes, asked: bytes) -> R
     was, now = parse_jsonrpc_body(recorded), parse_jsonrpc_body(asked)
     if was.get("id") == now.get("id") and _token(was) == _token(now) and type(was.get("id")) is type(now.get("id")):
         return response
-    edits = [
-        edit for part in list_messages_in_mcp_response(response) for edit in _list_edits(response.body, part, was, now)
-    ]
+    edits = [edit for part in list_messages_in_mcp_response(response) for edit in _list_edits(part, was, now)]
     if not edits:
         return response
     chunks = apply_edits_to_chunks(response.chunks, edits)
@@ -58,30 +58,30 @@ def parse_jsonrpc_body(body: bytes) -> dict[str, Any]:
     return value if isinstance(value := parse_json_or_none(body), dict) else {}
 
 
-def _token(message: dict[str, Any]) -> object:
+def _read_meta(message: dict[str, Any]) -> dict[str, Any]:
     params = message.get("params")
     meta = params.get("_meta") if isinstance(params, dict) else None
-    return meta.get("progressToken") if isinstance(meta, dict) else None
+    return meta if isinstance(meta, dict) else {}
 
 
-def _list_edits(
-    body: bytes, part: JsonValueSpanInBody, was: dict[str, Any], now: dict[str, Any]
-) -> Iterator[ByteReplacement]:
+def _token(message: dict[str, Any]) -> object:
+    return _read_meta(message).get("progressToken")
+
+
+def _list_edits(part: JsonValueSpanInBody, was: dict[str, Any], now: dict[str, Any]) -> Iterator[ByteReplacement]:
     if not isinstance(message := part.value, dict):
         return
     if "method" not in message:
         if "id" in message and message["id"] == was.get("id") and "id" in now:
-            yield from _list_member_edits(body, part, ("id",), now["id"])
+            yield from _list_member_edits(part, ("id",), now["id"])
     elif message["method"] == "notifications/progress" and isinstance(message.get("params"), dict):
         token = _token(now)
         if token is not None and message["params"].get("progressToken") == _token(was):
-            yield from _list_member_edits(body, part, ("params", "progressToken"), token)
+            yield from _list_member_edits(part, ("params", "progressToken"), token)
 
 
-def _list_member_edits(
-    body: bytes, part: JsonValueSpanInBody, path: tuple[str, ...], value: object
-) -> Iterator[ByteReplacement]:
-    text = body[part.start : part.end].decode("utf-8", "surrogateescape")
+def _list_member_edits(part: JsonValueSpanInBody, path: tuple[str, ...], value: object) -> Iterator[ByteReplacement]:
+    text = part.data.decode("utf-8", "surrogateescape")
     if (found := find_member_span(text, path)) is None:
         return
     start, end = (part.start + len(text[:at].encode("utf-8", "surrogateescape")) for at in found)
@@ -162,10 +162,8 @@ def split_mcp_stream_at_prior_calls(
 
 def _find_event_end(body: bytes, at: int) -> int:
     """Return the end of the event that contains a message's end: an empty line, or a line's end in other framings."""
-    for mark in (b"\r\n\r\n", b"\n\n", b"\n"):
-        if (found := body.find(mark, at)) >= 0:
-            return found + len(mark)
-    return len(body)
+    found = _EMPTY_LINE.search(body, at) or _LINE_END.search(body, at)
+    return found.end() if found else len(body)
 
 
 def encode_sse_event(message: dict[str, object]) -> bytes:
@@ -201,11 +199,9 @@ def build_mcp_refusal_response(operation: str, body: bytes, text: str) -> tuple[
 def build_mcp_error_answer(body: bytes, text: str) -> dict[str, Any]:
     asked = parse_jsonrpc_body(body)
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    params = asked.get("params")
-    meta = params.get("_meta") if isinstance(params, dict) else None
     said: dict[str, Any] = {"jsonrpc": "2.0", "id": asked.get("id")}
     if asked.get("method") == "tools/call":
-        kind = {"resultType": "complete"} if isinstance(meta, dict) and _STATELESS in meta else {}
+        kind = {"resultType": "complete"} if _STATELESS in _read_meta(asked) else {}
         return {**said, "result": {**kind, "content": [{"type": "text", "text": text}], "isError": True}}
     code = NO_METHOD if asked.get("method") == "server/discover" else NOT_RECORDED
     return {**said, "error": {"code": code, "message": text}}

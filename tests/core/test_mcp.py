@@ -61,6 +61,24 @@ def test_progress_goes_to_the_token_of_today() -> None:
     ]
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_an_answer_in_any_framing_gets_the_id_of_today(end: bytes) -> None:
+    """Of several lines, with other fields between them, and after a byte order mark; nothing but the id changes."""
+    lines = [b'{"jsonrpc": "2.0",', b' "result": {', b'  "n": 1.50},', b' "id": 3', b"}"]
+    asking = end.join((b'\xef\xbb\xbfdata: {"jsonrpc":"2.0","id":3,"method":"ping"}', b"id: 5", b"", b""))
+    fields = [b"data: " + lines[0], b"id: 3", b"data:" + lines[1], b"data", b": c", *(b"data: " + x for x in lines[2:])]
+    told = end.join((*fields, b"id: 4", b"", b""))
+    for recorded in (
+        response("text/event-stream", asking + told),
+        response("application/json", b"\xef\xbb\xbf" + end.join(lines)),
+    ):
+        assert answers(recorded, ASKED)
+        made = adapt_mcp_answer_ids(recorded, ASKED, TODAY).body
+        assert made == recorded.body.replace(b'"id": 3', b'"id": "seven"')
+    turns = split_at_server_requests(response("text/event-stream", asking + told))
+    assert [turn.data for turn in turns or ()] == [asking, told]
+
+
 def test_an_answer_split_within_its_id_is_put_together() -> None:
     made = adapt_mcp_answer_ids(
         response("application/json", b'{"jsonrpc":"2.0","id"', b":", b'3,"result":{}}'), ASKED, TODAY

@@ -478,12 +478,20 @@ def classify_response_ending(
     return Ending.UNTERMINATED if http_ended else Ending.CUT
 
 
-_DATA = re.compile(rb"^data:[ ]?(?P<data>[^\r\n]*)", re.MULTILINE)
+_EVENT_DATA = late(
+    rb"data:(?:(?<![^\r\n]data:)|(?<=\A\xef\xbb\xbfdata:))[ ]?"
+    rb"(?P<first>[^\r\n]*+)(?P<more>(?:(?:(?:\r\n?|\n)[^\r\n]++)*?(?:\r\n?|\n)data:[^\r\n]*+)*+)"
+)
+"""An event's data, from its first data line to its last, with the other fields between them."""
+_FRAMING = late(rb"(?<=[\r\n])(?:data:|[^\r\n]++)")
+"""The bytes of an event's further lines that are not data."""
 
 
 class JsonValueSpanInBody(NamedTuple):
     start: int
     end: int
+    data: bytes
+    """The value's text at the same positions, with spaces instead of an event's framing; empty for a binary frame."""
     value: Any
     write: Callable[[object], bytes]
 
@@ -498,21 +506,30 @@ def split_body_into_json_values(content_type: str, body: bytes) -> list[JsonValu
     """Return the replaceable JSON values of a body, in order. Raises ValueError for a damaged binary stream."""
     kind = detect_framing(content_type, body)
     if kind == "sse":
-        return [part for found in _DATA.finditer(body) if (part := _json_part(body, *found.span("data"))) is not None]
+        return [part for found in _EVENT_DATA.finditer(body) if (part := _sse_part(found)) is not None]
     if kind == "ndjson":
         return list(_list_ndjson_parts(body))
     if kind == "aws":
         return list(_list_aws_event_frames(body))
-    if (whole := _json_part(body, 0, len(body))) is None:
+    if (whole := _json_part(0, body)) is None:
         return list(_list_ndjson_parts(body)) if kind in ("json", "array") else []
     return [whole]  # also a stream in one array: splitting it has no benefit
 
 
-def _json_part(body: bytes, start: int, end: int) -> JsonValueSpanInBody | None:
-    data = body[start:end]
+def _json_part(start: int, data: bytes) -> JsonValueSpanInBody | None:
     if not isinstance(value := parse_json_or_none(data), (dict, list)):
         return None
-    return JsonValueSpanInBody(start, end, value, lambda new: write_json_like(new, like=data))
+    return JsonValueSpanInBody(start, start + len(data), data, value, lambda new: write_json_like(new, like=data))
+
+
+def _sse_part(found: re.Match[bytes]) -> JsonValueSpanInBody | None:
+    """Return the value of an event's data; several lines are rewritten as one, before the fields between them."""
+    first, more = found["first"], found["more"]
+    part = _json_part(found.start("first"), first + _FRAMING.sub(lambda each: b" " * len(each[0]), more))
+    if part is None or not more:
+        return part
+    fields = [line for line in more.splitlines() if line and not line.startswith(b"data:")]
+    return part._replace(write=lambda new: b"\n".join((write_json_like(new, like=first + more), *fields)))
 
 
 def write_json_like(value: object, *, like: bytes) -> bytes:
@@ -525,12 +542,9 @@ def write_json_like(value: object, *, like: bytes) -> bytes:
 
 
 def _list_ndjson_parts(body: bytes) -> Iterator[JsonValueSpanInBody]:
-    at = 0
-    for line in body.splitlines(keepends=True):
-        stripped = line.rstrip(b"\r\n")
-        if stripped and (part := _json_part(body, at, at + len(stripped))) is not None:
+    for line in re.finditer(rb"[^\r\n]+", body):
+        if (part := _json_part(line.start(), line[0])) is not None:
             yield part
-        at += len(line)
 
 
 def _list_aws_event_frames(body: bytes) -> Iterator[JsonValueSpanInBody]:
@@ -561,7 +575,7 @@ def _parse_frame_to_editable_part(
             new = next(iter(new.values()))  # the event's type is in the headers
         return write_aws_frame(raw, write_json_like(new, like=payload))
 
-    return JsonValueSpanInBody(start, end, {kind: value} if inner is None else inner, write)
+    return JsonValueSpanInBody(start, end, b"", {kind: value} if inner is None else inner, write)
 
 
 def apply_edits_to_chunks(chunks: Sequence[Chunk], edits: Sequence[ByteReplacement]) -> tuple[Chunk, ...]:
