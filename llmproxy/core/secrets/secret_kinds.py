@@ -760,8 +760,8 @@ _OTHER_NAME = late(
     r"(?:(?<![a-z])(?:prev(?:ious)?|skip|max|min|num|pad|eos|bos|unk|sep|mask|cls|start|end|stop|special|image|video"
     r"|audio|row|group|object|trace|input|output|prompt|first|last|current|text|word|sub|lock|no|by|com|change|etag"
     r"|range|request)|page|next|continuation|cursor|sync|resume|cancel(?:lation)?|public|publishable|primary|foreign"
-    r"|cache|sort|partition|idempotency|correlation|completion|delimiter|csrf|xsrf|encrypted|hashed|paging|pagination)"
-    r"[_.\-]?(?:pass|token|key|secret|password)$"
+    r"|cache|sort|partition|idempotency|correlation|completion|delimiter|csrf|xsrf|encrypted|hashed|paging"
+    r"|pagination|progress(?=[_.\-]?token))[_.\-]?(?:pass|token|key|secret|password)$"
 )
 _SURE_TOKEN = late(rb"(?:access|auth|api|refresh|bearer|bot|personal|session|id|deploy|private)[_.\-]?token$")
 AN_ID = late(

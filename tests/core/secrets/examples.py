@@ -247,6 +247,7 @@ CODE = [
     "secret: projects/acme-prod-2024/secrets/db-password-v2/versions/3",
     "SECRET_NAME=my-app/prod/db-2024-credentials",
     "page_token=CAESBgoEEAEYATIGCAEQARgB next_token: eyJvZmZzZXQiOjEwMH0x",
+    '{"_meta":{"progressToken":"V1StGXR8_Z5jdHi6B-myT"}} progressToken: Drmhze6EPcv0fN_81Bj-nA progress_token="9fK2+xQ7/aB1cD4e=="',
     "pad_token='<|endoftext|>' eos_token_id=151643 max_tokens=4096",
     "primary_key=True, cache_key='user:42:profile:v2', sort_key = item_2024_08",
     "public_key: ed25519:6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2",
