@@ -378,6 +378,7 @@ def write_totals_json_file(totals: Totals, unused: int | None, path: str) -> Non
     data = {**totals.to_json(), "saved": totals.saved.to_json(), "unused": unused}
     with contextlib.suppress(OSError):  # it has gone, or its file with it
         if path:
+            Path(path).touch(mode=0o600)  # it holds texts of misses
             Path(path).write_text(json.dumps(data), encoding="utf-8")
 
 

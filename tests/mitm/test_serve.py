@@ -34,6 +34,7 @@ from llmproxy.mitm.serve import (
     check_port_free,
     end_proxy_and_print_totals,
     install_signal_handlers,
+    write_totals_json_file,
 )
 from llmproxy.report.proxy_console import ProxyConsole
 from llmproxy.settings import convert_listen_to_connect_host
@@ -385,6 +386,13 @@ def test_the_first_recording_says_how_to_keep_the_journal_out_of_git(tmp_path: P
         assert c.ask(chat("hi")).status == 200
         assert c.ask(chat("ho")).status == 200
     assert px.stdout.count("echo '*.state.db' >>") == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no modes of files")
+def test_totals_are_for_their_owner_alone(tmp_path: Path) -> None:
+    """They hold texts of misses, and lie in the common folder for temporary files."""
+    write_totals_json_file(Totals(), None, str(path := tmp_path / "x.log.summary"))
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_loop_without_handlers_of_signals_hears_them_all_the_same() -> None:

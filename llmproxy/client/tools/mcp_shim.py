@@ -29,7 +29,7 @@ from llmproxy.core.secrets.entropy import (
     list_secret_env_values,
     may_be_value_of_secret_variable,
 )
-from llmproxy.errors import MachineError, SettingsError
+from llmproxy.errors import MachineError, SettingsError, redact_url_passwords
 from llmproxy.protocol import CONTROL_PREFIX, DEFAULT_SESSION, RUN_VARIABLE, URL_VARIABLE, Decision, McpStdioLineOutcome
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class ProxyClientShimBackend:
     def __init__(self, url: str, session: str, server: str, connection: str, secrets: Sequence[str] = ()) -> None:
         """Serve one client of `server`; `secrets` are values that must not be stored."""
         parts = urlsplit(url)
-        self._url = url
+        self._url = redact_url_passwords(url)
         self._place = parts.hostname or "127.0.0.1", parts.port or 80
         self._http: HTTPConnection | None = None
         self._path = f"{CONTROL_PREFIX}sessions/{quote(session, safe='')}/tools"

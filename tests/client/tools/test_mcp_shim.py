@@ -251,6 +251,11 @@ def test_what_is_no_answer_is_an_error(said: bytes) -> None:
         to.on_line(b"{}")
 
 
+def test_a_password_in_the_proxy_s_url_is_not_said() -> None:
+    with pytest.raises(MachineError, match=r"^the proxy at http://bob:\*\*\*@127.0.0.1:9 does not answer"):
+        ProxyClientShimBackend("http://bob:S3cretPw@127.0.0.1:9", "s", "server", "c").on_line(b"{}")
+
+
 def test_what_the_proxy_refuses_is_said_in_its_words() -> None:
     to = host([answer(b'{"error": {"message": "disk full"}}', "500 Internal Server Error")])
     with pytest.raises(MachineError, match=r"^disk full$"):
