@@ -150,6 +150,8 @@ class Http2ClientConnectionLayer(layer.Layer):
         """By command: the stream that waits for its completion."""
         self._looks: dict[commands.Command, int] = {}
         self._upstream: dict[Connection, Http2Stream] = {}
+        self._late_resets: dict[int, int] = {}
+        """Error codes by stream whose client's flow-control window does not yet admit the rest of its cut answer."""
 
     # --- events ----------------------------------------------------------------------------------------------------
 
@@ -178,22 +180,23 @@ class Http2ClientConnectionLayer(layer.Layer):
                     yield from self._reset_stream(command.event.stream_id)
             else:
                 yield command
+        due, self._late_resets = self._late_resets, {}
+        for number, code in due.items():
+            yield from self._reset_stream(number, code)
 
     def _on_request_event(self, event: HttpEvent) -> Commands:
         if isinstance(event, http_events.RequestHeaders):
             yield from self._open_stream(event)
+        elif (stream := self._streams.get(event.stream_id)) is None:
             return
-        if (stream := self._streams.get(event.stream_id)) is None:
-            return
-        if isinstance(event, http_events.RequestProtocolError):
+        elif isinstance(event, http_events.RequestProtocolError):
             yield from self._disconnect_stream(stream)
         elif isinstance(event, http_events.RequestData):
             yield from self._receive_body(stream, event.data)
         elif isinstance(event, http_events.RequestEndOfMessage):
             if (held := stream.request) is not None:
-                yield from self._pass_held_request(
-                    stream, convert_http2_request_to_http1(held, whole=False, length=len(stream.held))
-                )
+                head = convert_http2_request_to_http1(held, whole=False, length=len(stream.held))
+                yield from self._pass_held_request(stream, head)
             yield from self._feed_layer(stream, stream.h1.send(h11.EndOfMessage()))
 
     # --- requests --------------------------------------------------------------------------------------------------
@@ -210,9 +213,8 @@ class Http2ClientConnectionLayer(layer.Layer):
             stream.request = request
             yield from self._schedule_unfinished_grpc_check(stream)
         else:
-            yield from self._feed_layer(
-                stream, stream.h1.send(convert_http2_request_to_http1(request, whole=event.end_stream))
-            )
+            head = convert_http2_request_to_http1(request, whole=event.end_stream)
+            yield from self._feed_layer(stream, stream.h1.send(head))
 
     def _receive_body(self, stream: Http2Stream, data: bytes) -> Commands:
         if stream.request is None:
@@ -252,16 +254,11 @@ class Http2ClientConnectionLayer(layer.Layer):
             hint="Unary calls and server streaming work: docs/interception.md, What is not supported.",
         )
         status = UnsupportedGrpc.status
-        self._proxy.on_call(
-            self._proxy.engine.accounting.record_sessionless_refusal(request.method, request.path, status, error)
-        )
-        fields = [
-            (name.encode(), value.encode())
-            for name, value in grpc.build_grpc_refusal_headers(status, error.code, str(error))
-        ]
-        yield from self._server.handle_event(
-            http_events.ResponseHeaders(stream.number, build_http2_response_head(200, fields), end_stream=True)
-        )
+        accounting = self._proxy.engine.accounting
+        self._proxy.on_call(accounting.record_sessionless_refusal(request.method, request.path, status, error))
+        fields = grpc.build_grpc_refusal_headers(status, error.code, str(error))
+        stream.head = build_http2_response_head(200, [(name.encode(), value.encode()) for name, value in fields])
+        yield from self._send_head(stream, last=True)
         yield from self._reset_stream(stream.number, ErrorCodes.NO_ERROR)
 
     # --- answers ---------------------------------------------------------------------------------------------------
@@ -326,9 +323,8 @@ class Http2ClientConnectionLayer(layer.Layer):
         elif isinstance(event, h11.EndOfMessage):
             yield from self._send_head(stream, last=not event.headers)
             if event.headers:
-                yield from self._server.handle_event(
-                    http_events.ResponseTrailers(number, http.Headers(list(event.headers)))
-                )
+                trailers = http.Headers(list(event.headers))
+                yield from self._server.handle_event(http_events.ResponseTrailers(number, trailers))
             stream.answered = True
             yield from self._server.handle_event(http_events.ResponseEndOfMessage(number))
 
@@ -340,7 +336,9 @@ class Http2ClientConnectionLayer(layer.Layer):
     # --- ends ------------------------------------------------------------------------------------------------------
 
     def _reset_stream(self, number: int, code: int = ErrorCodes.INTERNAL_ERROR) -> Commands:
-        if not self._server.is_closed(number):
+        if self._server.h2_conn.stream_buffers.get(number):  # a reset would drop it
+            self._late_resets[number] = code
+        elif not self._server.is_closed(number):
             self._server.h2_conn.reset_stream(number, code)
             yield commands.SendData(self.context.client, self._server.h2_conn.data_to_send())
         if (stream := self._streams.get(number)) is not None:

@@ -161,6 +161,30 @@ def test_an_answer_that_its_server_resets_is_reset_with_the_same_code(tmp_path: 
     assert [each.response.ending for each in recorded(tmp_path / "x.db")] == [Ending.CUT]
 
 
+def data_of(got: list[object]) -> bytes:
+    return b"".join(each.data for each in got if isinstance(each, h2_events.DataReceived))
+
+
+def test_a_cut_answer_comes_whole_though_its_client_reads_slowly(store: Path) -> None:
+    """While it is recorded, and in replay: what lies beyond the client's flow-control window comes before the reset."""
+    said = b"data: %s\n\n" % (b"x" * 300_000)
+    cut = Answer(200, STREAM.headers, (Piece(said),), framing="chunked", ends="close")
+    with Provider(Script((Step(cut),))) as p:
+        for mode in ("record", "replay"):
+            with Rig(mode, store, {"openai": p.url}) as rig:
+                h2, got = h2_client(), list[object]()
+                with socket.create_connection(("127.0.0.1", rig.port), timeout=20) as sock:
+                    send(h2, sock, 1, body_of("hi", stream=True))
+                    while len(data_of(got)) < 65_535:
+                        got += receive(h2, sock, h2_events.DataReceived)
+                    rig.wait_idle()  # to the proxy the call is over
+                    for window in (None, 1):
+                        h2.increment_flow_control_window(1_000_000, window)
+                    got += receive(h2, sock, h2_events.StreamReset)
+                assert data_of(got) == said, mode
+    assert [each.response.ending for each in recorded(store)] == [Ending.CUT]
+
+
 def test_a_client_that_asks_nothing_more_gets_its_answer(tmp_path: Path) -> None:
     """GOAWAY without an error, as AWS's SDK for JavaScript sends it when it has seen the head."""
     slow = Answer(200, (("content-type", "application/json"),), (Piece(b"1"), Piece(b"2", 0.1)))
