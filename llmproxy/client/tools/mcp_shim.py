@@ -137,12 +137,24 @@ def _make_backend(
     if url := asked.proxy or env.get(URL_VARIABLE, ""):
         if flags:
             raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
+        if not _is_http_url(url):
+            meant = "http://HOST:PORT" if "//" in url else f"http://{url}"
+            raise SettingsError(f"{'--proxy' if asked.proxy else URL_VARIABLE} {url}: write {meant}")
         named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
         return ProxyClientShimBackend(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
     from llmproxy.core.providers.upstreams_and_rate_limits import add_env_upstreams
     from llmproxy.settings import load
 
     return EngineShimBackend(add_env_upstreams(load(flags, env, Path.cwd()), env).settings, server, env, secrets)
+
+
+def _is_http_url(url: str) -> bool:
+    """Return whether a URL names a host over HTTP: secrets must go to no other."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is no number
+        return False
 
 
 _RUNNERS = frozenset({
@@ -191,7 +203,7 @@ class ProxyClientShimBackend:
         """Serve one client of `server`; `secrets` are values that must not be stored."""
         parts = urlsplit(url)
         self._url = redact_url_passwords(url)
-        self._place = parts.hostname or "127.0.0.1", parts.port or 80
+        self._place = parts.hostname or "", parts.port or 80
         self._http: HTTPConnection | None = None
         self._path = f"{CONTROL_PREFIX}sessions/{quote(session, safe='')}/tools"
         self._about: dict[str, Any] = {"connection": connection, "server": server}

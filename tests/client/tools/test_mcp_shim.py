@@ -65,13 +65,20 @@ def test_nothing_heavy_is_imported_before_a_proxy() -> None:
 
 
 def test_mistakes_are_said_without_a_traceback(tmp_path: Path) -> None:
-    """By the short way too: a mode that is none, and options that are the proxy's."""
+    """By the short way too: a mode that is none, options that are the proxy's, a proxy whose host is not clear."""
     for words, said in (
         (["--mode", "recrod", "--", "x"], "recrod"),
         (["--proxy", "http://127.0.0.1:9", "--mode", "record", "--", "x"], "options of its own"),
+        (["--proxy", "localhost:8080", "--", "x"], "--proxy localhost:8080: write http://localhost:8080"),
+        (["--proxy", "127.0.0.1:8080", "--", "x"], "--proxy 127.0.0.1:8080: write http://127.0.0.1:8080"),
+        (["--proxy", "https://localhost:8080", "--", "x"], "write http://HOST:PORT"),
+        (["--proxy", "http://localhost:80a", "--", "x"], "write http://HOST:PORT"),
+        (["--proxy", "http://:8080", "--", "x"], "write http://HOST:PORT"),
+        (["--", "x"], "LLMPROXY_URL localhost:9: write http://localhost:9"),
     ):
+        env = clean_env() | ({"LLMPROXY_URL": "localhost:9"} if words[0] == "--" else {})
         done = subprocess.run(
-            [sys.executable, "-m", "llmproxy", "mcp", *words], cwd=tmp_path, env=clean_env(), text=True,
+            [sys.executable, "-m", "llmproxy", "mcp", *words], cwd=tmp_path, env=env, text=True,
             capture_output=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
