@@ -210,12 +210,26 @@ def test_every_status_is_recorded_with_its_headers(
     assert set(answer.headers) <= set(made.response.headers)
 
 
-def test_head_is_recorded_without_a_body(store: Path) -> None:
-    with upstream(json_answer({"data": []})) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
-        got = c.ask(request(method="HEAD", target="/v1/models", content_length=""), "HEAD")
-        assert (got.status, got.headers["content-length"]) == (200, "11")
+GZIPPED = (("content-encoding", "gzip"), ("content-length", "123456"))
+
+
+@pytest.mark.parametrize(("method", "answer"), [
+    ("HEAD", Answer(200, (("content-length", "123456"),), framing="close")),
+    ("HEAD", Answer(200, GZIPPED, framing="close")),
+    ("GET", Answer(304, (("content-length", "123456"),), framing="close")),
+])  # fmt: skip
+def test_an_answer_without_body_keeps_its_length(store: Path, method: str, answer: Answer) -> None:
+    """The length is that of a GET's body: a client reads from it how much there is to fetch."""
+    asked = request(method=method, target="/v1/models", content_length="")
+    with upstream(answer) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
+        got = c.ask(asked, method if answer.status == 200 else "HEAD")
+        assert (got.status, got.headers["content-length"]) == (answer.status, "123456")
     (made,) = recorded(store)
-    assert (made.request.method, made.response.body, made.response.ending) == ("HEAD", b"", Ending.COMPLETE)
+    assert (made.request.method, made.response.body, made.response.ending) == (method, b"", Ending.COMPLETE)
+    with Rig("replay", store) as rig, rig.client() as c:
+        again = c.ask(asked, "HEAD")
+        assert (again.status, again.body) == (answer.status, b"")
+        assert dict(answer.headers).items() <= again.headers.items()
 
 
 def test_a_length_said_twice_is_taken(store: Path) -> None:

@@ -157,7 +157,7 @@ class FaultInterceptor(SessionCallInterceptor[Exchange]):
     def _keep_faulty_answer_for_report(self, call: Exchange) -> None:
         injected, response = call.state.get(InjectedFault), call.answer.made
         if self.faulting is not None and injected is not None and response is not None:
-            response, redacted = self._parts.state.redactor.redact_response(response)
+            response, redacted = self._parts.state.redactor.redact_response(response, call.method)
             made = self._parts.builder.build(call, response, Usage(input=0, output=0), redacted=redacted)
             self.faulting.keep_faulty_answer_for_report(call.progress.seq, replace(made, occurrence=injected.call.nth))
 

@@ -97,7 +97,7 @@ class RecordingStoreWriter:
             return None
         for each in reversed(exchange.interceptors):
             response = each.before_store(exchange, response)
-        response, redacted = self._state.redactor.redact_response(response)
+        response, redacted = self._state.redactor.redact_response(response, exchange.method)
         usage = read_usage(exchange.family, exchange.operation, response.mime_type, response.body, response.headers)
         return self._builder.build(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
 

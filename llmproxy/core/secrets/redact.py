@@ -379,16 +379,18 @@ class Redactor:
         return None if changed == plain else json.dumps(changed)[1:-1]
 
     def interaction(self, recorded: Interaction) -> Interaction:
-        response, _ = self.redact_response(recorded.response)
+        response, _ = self.redact_response(recorded.response, recorded.request.method)
         return replace(recorded, request=self.request(recorded.request), response=response)
 
-    def redact_response(self, response: Response) -> tuple[Response, bool]:
+    def redact_response(self, response: Response, method: str = "POST") -> tuple[Response, bool]:
         """Return the response for storage, and whether a secret in it was overwritten (with as many bytes)."""
         headers = []
+        kept = "content-length" if response.tells_length_of_absent_body(method) else ""
         flagged = False
         for name, value in response.headers:
             lower = name.lower().removeprefix(TRAILER)
-            if lower in secret_kinds.DROPPED_HEADERS or lower.startswith(secret_kinds.DROPPED_PREFIXES):
+            dropped = lower in secret_kinds.DROPPED_HEADERS or lower.startswith(secret_kinds.DROPPED_PREFIXES)
+            if dropped and lower != kept:
                 continue
             named = value.strip() and secret_kinds.ANSWER_HEADER.search(lower)
             spans = [SecretSpan(0, len(value), CREDENTIAL)] if named else self._find_in_header(value)
@@ -552,7 +554,7 @@ def count_secrets_by_part(interaction: Interaction, redactor: Redactor) -> dict[
     found = {part: {name: len(at) for name, at in kinds.items()} for part, kinds in lines.items()}
     if redactor.request(request).body != request.body and not found["request body"]:
         found["request body"] = {CREDENTIAL: 1}
-    answer = redactor.redact_response(response)[0]
+    answer = redactor.redact_response(response, request.method)[0]
     if answer.body != response.body and not found["answer body"]:
         found["answer body"] = {CREDENTIAL: 1}
     if answer.headers != response.headers and not found["answer"]:

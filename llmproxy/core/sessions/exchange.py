@@ -323,7 +323,8 @@ class ArrivingResponseCollector:
     def _undo_content_encoding(self) -> tuple[TimedChunks, bool, bool]:
         """Return the received body, whether its content-encoding is undone, and cut; undecodable content stays."""
         came = TimedChunks(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True))
-        if (coding := self._content_encoding) and self.status != PARTIAL_CONTENT:  # whose bytes are no whole coding
+        # The bytes of PARTIAL_CONTENT are no whole coding; to HEAD the field tells what a GET would get.
+        if (coding := self._content_encoding) and self.status != PARTIAL_CONTENT and self._received:
             with suppress(ValueError):
                 inflater, out = BodyDecoder(coding), io.BytesIO()
                 parts = [(each.offset, out.write(data)) for each in came if (data := inflater.decode_piece(each.data))]
