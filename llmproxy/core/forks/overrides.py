@@ -207,7 +207,11 @@ def parse_answer_override_options(tools: Iterable[str], answers: Iterable[str]) 
         if int(match["call"]) in found:
             raise OverrideError(f"--override-llm {match['call']}: given twice.")
         found[int(match["call"])] = _parse_command_line_answer(match["value"], f"--override-llm {match['call']}")
-    return AnswerOverrides(tuple(map(_parse_override_tool_option, tools)), found)
+    results = tuple(map(_parse_override_tool_option, tools))
+    names = [each.name_as_typed for each in results]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise OverrideError(f"--override-tool {twice[0][:80]}: given twice.")
+    return AnswerOverrides(results, found)
 
 
 def _parse_override_tool_option(text: str) -> ToolResultOverride:

@@ -47,6 +47,8 @@ def test_an_answer_is_text_or_an_object_of_text_and_calls() -> None:
     ([], ["text"], "begin with the number"),
     ([], ["-1=x"], "begin with the number"),
     ([], ["0=a", "0=b"], "given twice"),
+    (["x=1", "x=2"], [], "--override-tool x: given twice"),
+    (["x#2=1", "y=1", "x=1", "x#2=1"], [], "--override-tool x#2: given twice"),
     ([], ['0={"temp": 5}'], "overridden answer is"),
     ([], ['0={"text": 5}'], "overridden answer is"),
     ([], ['0={"tool_calls": [{"arguments": {}}]}'], "tool call of an overridden answer"),
@@ -90,9 +92,9 @@ def test_bad_json_is_a_bad_request(value: object) -> None:
 
 
 def test_the_nearest_override_counts() -> None:
-    """One for just this call before one for all; of two the last; those above before those below."""
+    """One for just this call before one for all; those above before those below."""
     below = parse_answer_override_options(["a#1=below", "b=only"], ["0=x"])
-    overrides = parse_answer_override_options(["a=all", "a#2=second", "a=later"], []).with_fallback(below)
+    overrides = parse_answer_override_options(["a=later", "a#2=second"], []).with_fallback(below)
     found = {nth: overrides.find_tool_override("a", nth) for nth in (1, 2, 3)}
     assert {nth: each and each.text for nth, each in found.items()} == {1: "below", 2: "second", 3: "later"}
     assert overrides.find_tool_override("b", 1) == ToolResultOverride("b", "only")
