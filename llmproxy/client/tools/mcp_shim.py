@@ -95,6 +95,7 @@ def run_mcp_shim(asked: McpShimOptions, env: Mapping[str, str]) -> int:
     gc.enable()  # `__main__` put it off
     own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
     shim = StdioProxy(asked.command, own, host, make_client_line_writer())
+    signal.signal(signal.SIGTERM, shim.on_sigterm)
     with suppress(KeyboardInterrupt):
         return shim.serve(lambda size: os.read(0, size))
     return 0

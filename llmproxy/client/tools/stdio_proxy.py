@@ -33,8 +33,8 @@ from llmproxy.protocol import McpStdioLineOutcome
 READ = 1 << 16
 LONGEST_LINE = 1 << 29
 """Maximum bytes of a line."""
-PATIENCE = 2.0
-"""Seconds that a server may take to exit when its input ends."""
+PATIENCE = 1.0
+"""Seconds that a server may take to exit when its input ends; the SDK for Python ends us after two."""
 _PR_SET_PDEATHSIG = 1
 _NOTIFICATION = re.compile(rb'"method"\s*:\s*"notifications/')
 LOOK = 0.0003
@@ -246,7 +246,7 @@ class StdioProxy:
         self._swallowed: str | None = None
         self._greeted = threading.Event()
         self._dead = ""
-        self._gone = False
+        self._gone = self._tells_end = False
         self._late: list[threading.Timer] = []
         self._next: threading.Timer | None = None
         """Timer that polls for waiting answers; guarded by `_asking`."""
@@ -475,20 +475,28 @@ class StdioProxy:
         code = 0
         for each in self._late:
             each.cancel()
-        while not (self.failed or self._gone):
-            with self._asking:  # while the host is asked again, nobody knows whether something waits still
-                asking = self._next
-            if asking is None:
-                break
-            asking.join()  # what was asked for is answered, as a server would
-        if self._server is not None:
-            code = self._server.end(at_once=bool(self.failed) or self._gone)
-            if self._reader is not None:
-                self._reader.join(2.0)
-                if not self._reader.is_alive():
-                    self._server.close()
-        self._call_backend_or_stop(lambda: self._host.end(self._unasked, in_order=in_order))
+        try:
+            while not (self.failed or self._gone):
+                with self._asking:  # while the host is asked again, nobody knows whether something waits still
+                    asking = self._next
+                if asking is None:
+                    break
+                asking.join()  # what was asked for is answered, as a server would
+            if self._server is not None:
+                code = self._server.end(at_once=bool(self.failed) or self._gone)
+                if self._reader is not None:
+                    self._reader.join(2.0)
+                    if not self._reader.is_alive():
+                        self._server.close()
+        finally:
+            self._tells_end = True
+            self._call_backend_or_stop(lambda: self._host.end(self._unasked, in_order=in_order))
         return max(code, 0)
+
+    def on_sigterm(self, *_: object) -> None:
+        """Stop like Ctrl-C, but not while the backend is told the end: the cassette would stay incomplete."""
+        if not self._tells_end:
+            raise KeyboardInterrupt
 
 
 # --- lines of JSON-RPC: what is a message, which answers which ------------------------------------------------------

@@ -16,6 +16,7 @@ import pytest
 
 from llmproxy.client.tools.mcp_shim import EngineShimBackend
 from llmproxy.client.tools.stdio_proxy import (
+    McpServerProcess,
     StdioProxy,
     iterate_stream_lines,
     make_client_line_writer,
@@ -24,6 +25,7 @@ from llmproxy.client.tools.stdio_proxy import (
 from llmproxy.errors import Exit, MachineError
 from llmproxy.protocol import McpStdioLineOutcome, Mode
 from llmproxy.settings import Settings
+from tests.support.narrowing import known
 from tests.support.process import until
 
 
@@ -243,6 +245,27 @@ def test_a_server_that_never_answers_is_ended_with_its_client() -> None:
     client.say(id=1, method="tools/list")
     client.close()
     assert (client.host.kept, list(client.host.lost_ones)) == ({}, [1])
+
+
+def test_a_signal_while_the_server_ends_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK for Python sends SIGTERM two seconds after it closed the input; while the host is told the end, it waits."""
+    said, host = '{"jsonrpc":"2.0","method":"notifications/late"}', Forwarding()
+    shim = StdioProxy(shell(f"read l; echo '{RESULT}'; echo '{said}'"), os.environ, host, lambda _: None)
+    end, lines = McpServerProcess.end, iter([b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\n'])
+
+    def end_late(server: McpServerProcess, *, at_once: bool = False) -> int:
+        end(server, at_once=at_once)
+        known(shim._reader).join()
+        server.close()
+        shim.on_sigterm()
+        return 0
+
+    tell = host.end
+    monkeypatch.setattr(host, "end", lambda *words, **more: (shim.on_sigterm(), tell(*words, **more)))
+    monkeypatch.setattr(McpServerProcess, "end", end_late)
+    with pytest.raises(KeyboardInterrupt):
+        shim.serve(lambda _: next(lines, b""))
+    assert (host.ended, host.unasked) == (True, [(1, said.encode())])
 
 
 def test_a_host_that_is_gone_ends_everything() -> None:
