@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -27,7 +27,8 @@ class MemberAction(StrEnum):
     REFER = "refer"
     """Refers to an id declared in this request, or created by an earlier answer (a response, a file); else literal."""
     OWN = "own"
-    """Id of an echoed item: declared if the item has content (`KeyMemberRule.own`), else names the server's copy."""
+    """Id of an echoed item: declared if the item has content (`KeyMemberRule.own`; if that is empty, any
+    member besides `BARE_ITEM`), else names the server's copy."""
     FILE_URI = "file-uri"
     """Refers to an uploaded file if it is the URI of a file; any other URI is content."""
     JSON = "json"
@@ -56,9 +57,9 @@ class KeyObjectRules:
 
 
 NOTHING = KeyObjectRules()
+BARE_ITEM = frozenset({"id", "type", "status"})
 
-
-VERSION = 3
+VERSION = 4
 """Version of the tables below; part of `Rules.rules_digest`. Moving a golden key also needs a new key tag."""
 
 
@@ -122,7 +123,8 @@ CHAT = KeyObjectRules(
 ANNOTATION = KeyObjectRules({"file_id": REFER, "container_id": REFER})
 RESPONSES_PART = KeyObjectRules({**CACHE_MARKS, "file_id": REFER, "annotations": _make_rule(ANNOTATION)}, nulls=True)
 PARTS = _make_rule(RESPONSES_PART)
-ITEM = KeyObjectRules({"id": DECLARE, "call_id": REFER, "content": PARTS, "output": PARTS, **CACHE_MARKS}, nulls=True)
+ECHOED = KeyMemberRule(MemberAction.OWN, "an item without content only refers to the server's copy")
+ITEM = KeyObjectRules({"id": ECHOED, "call_id": REFER, "content": PARTS, "output": PARTS, **CACHE_MARKS}, nulls=True)
 
 
 def _build_item_shape(extra: Mapping[str, KeyMemberRule]) -> KeyObjectRules:
@@ -133,7 +135,6 @@ def _build_call_item_rules(**extra: KeyMemberRule) -> KeyObjectRules:
     return _build_item_shape({"call_id": DECLARE, **extra})
 
 
-_WITHOUT = "an item without content only refers to the server's copy"
 INPUT_ITEM = KeyObjectRules(
     ITEM.members,
     nulls=True,
@@ -146,14 +147,12 @@ INPUT_ITEM = KeyObjectRules(
             ("custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call",
              "tool_search_call"), _build_call_item_rules()),
         "code_interpreter_call": _build_call_item_rules(
-            container_id=REFER, id=KeyMemberRule(MemberAction.OWN, _WITHOUT, own=("code",))),
-        "file_search_call": _build_call_item_rules(id=KeyMemberRule(MemberAction.OWN, _WITHOUT, own=("results",))),
-        "image_generation_call": _build_call_item_rules(id=KeyMemberRule(MemberAction.OWN, _WITHOUT, own=("result",))),
-        "web_search_call": _build_call_item_rules(id=KeyMemberRule(MemberAction.OWN, _WITHOUT, own=("action",))),
-        "reasoning": _build_item_shape(
-            {"id": KeyMemberRule(MemberAction.OWN, _WITHOUT, own=("encrypted_content", "content"))}
-        ),
-        "compaction": _build_item_shape({"id": KeyMemberRule(MemberAction.OWN, _WITHOUT, own=("encrypted_content",))}),
+            container_id=REFER, id=replace(ECHOED, own=("code",))),
+        "file_search_call": _build_call_item_rules(id=replace(ECHOED, own=("results",))),
+        "image_generation_call": _build_call_item_rules(id=replace(ECHOED, own=("result",))),
+        "web_search_call": _build_call_item_rules(id=replace(ECHOED, own=("action",))),
+        "reasoning": _build_item_shape({"id": replace(ECHOED, own=("encrypted_content", "content"))}),
+        "compaction": _build_item_shape({"id": replace(ECHOED, own=("encrypted_content",))}),
         "item_reference": _build_item_shape({"id": REFER}),
     },
 )  # fmt: skip

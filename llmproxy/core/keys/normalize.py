@@ -25,6 +25,7 @@ from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys import built_in_body_rules, mcp
 from llmproxy.core.keys.built_in_body_rules import (
+    BARE_ITEM,
     BILLING_HEADER,
     MESSAGES,
     NOTHING,
@@ -410,7 +411,8 @@ class BodyMemberRuleApplier:
                 if value is None or (isinstance(value, bool) and self._stream in (None, value)):
                     del node[name]
             case MemberAction.DECLARE | MemberAction.OWN if isinstance(value, str):
-                if rule.do is MemberAction.OWN and not any(node.get(member) for member in rule.own):
+                bare = not any(map(node.get, rule.own)) if rule.own else node.keys() <= BARE_ITEM
+                if rule.do is MemberAction.OWN and bare:
                     self._later.append((node, name))
                 elif _ID.fullmatch(value) is not None:
                     node[name] = self._aliases.setdefault(value, f"call#{len(self._aliases) + 1}")

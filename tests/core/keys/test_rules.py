@@ -326,6 +326,9 @@ def test_what_cannot_be_an_id_is_no_other_ids_request(target: str, body: Callabl
     ({"type": "reasoning", "id": "rs_1", "summary": []}, "rs_1"),
     ({"type": "item_reference", "id": "rs_1"}, "rs_1"),
     ({"type": "item_reference", "id": "msg_1"}, {"made-by": "v1:a", "occurrence": 1, "ordinal": 1}),
+    ({"id": "rs_1"}, "rs_1"),
+    ({"type": None, "id": "rs_1", "status": "completed"}, "rs_1"),
+    ({"type": "message", "id": "rs_1"}, "rs_1"),
     ({"type": "image_generation_call", "id": "ig_1"}, "ig_1"),
     ({"type": "image_generation_call", "id": "ig_1", "result": "AAAA"}, "call#1"),
 ])  # fmt: skip
