@@ -213,12 +213,10 @@ _FRAMING = frozenset(
 """Fields of a part's head that its entries already hold, or that are framing of older libraries without effect."""
 
 
-def _read_other_part_fields(part: MultipartField, *, typed: bool) -> dict[str, str]:
-    said = {}
-    for line in part.head.decode().split("\r\n") if part.head else ():
-        name, _, value = line.partition(":")
-        if (lower := name.strip().lower()) not in _FRAMING:
-            said[lower] = value.strip()
+def _read_other_part_fields(part: MultipartField, *, typed: bool) -> dict[str, object]:
+    said: dict[str, object] = {name: text for name, text in part.headers.items() if name not in _FRAMING}
+    if part.parameters:
+        said["content-disposition"] = part.parameters
     media, semicolon, rest = part.content_type.partition(";")
     kind = media.strip().lower() + semicolon + rest.strip()
     plain = part.filename is None and kind.lower() in _PLAIN

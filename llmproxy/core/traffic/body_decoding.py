@@ -158,8 +158,10 @@ class MultipartField(NamedTuple):
     filename: str | None
     """None for a plain field."""
     content_type: str
-    head: bytes
-    """Its header lines unchanged, without the empty line."""
+    parameters: list[str]
+    """Further parameters of its disposition, such as a second file name (``filename*``)."""
+    headers: dict[str, str]
+    """Its header fields, by their names in lower case."""
     data: bytes
 
 
@@ -200,21 +202,24 @@ def _parse_part(head: bytes, data: bytes) -> MultipartField | None:
     fields = _create_empty_email_message()
     for line in lines:
         header, colon, value = line.partition(":")
-        if not colon or header.lower() in fields:
+        if not colon or (header := header.strip()) in fields:
             return None
-        fields[header.strip().lower()] = value.strip()
+        fields[header.lower()] = value.strip()
     if fields.get("content-transfer-encoding", "binary").lower() not in ("binary", "8bit", "7bit"):
         return None
-    named, filename = (_get_disposition_parameter(fields, key) for key in ("name", "filename"))
-    return MultipartField(named, filename, str(fields.get("content-type", "")), head, data)
+    known: dict[str, str | None] = dict.fromkeys(("form-data", "name", "filename"))
+    others = []
+    params: list[tuple[str, str | tuple[str, str, str]]] = list(fields.get_params([], "content-disposition"))
+    for key, said in params:
+        if known.get(key.lower(), "") is None:
+            known[key.lower()] = said if isinstance(said, str) else said[2]  # by RFC 2231: filename*=utf-8''...
+        else:
+            others.append(f"{key}={said!r}")
+    kind = str(fields.get("content-type", ""))
+    return MultipartField(known["name"], known["filename"], kind, others, dict(fields.items()), data)
 
 
 def _create_empty_email_message() -> Message:
     from email.message import Message  # takes 6 ms, needed only for uploads
 
     return Message()
-
-
-def _get_disposition_parameter(fields: Message, key: str) -> str | None:
-    value = fields.get_param(key, None, "content-disposition")
-    return str(value[2]) if isinstance(value, tuple) else value  # a tuple by RFC 2231: filename*=utf-8''...

@@ -335,6 +335,9 @@ def test_every_line_of_a_parts_head_counts(target: str, disposition: str) -> Non
         assert found.setdefault(part(target, disposition, line), line) == line
     for line in OF_FRAMING:
         assert part(target, disposition, line) == part(target, disposition), line
+    for more in ("size=1", "size=2", 'filename="b.wav"', "filename*=utf-8''%D0%B0.wav", "filename*=utf-8''%D0%B1.wav"):
+        assert found.setdefault(part(target, f"{FILE}; {more}"), more) == more
+    assert part(target, disposition, f"Content-Disposition : {disposition[21:]}; x=1") != part(target, disposition)
     if target != "/openai/v1/x":  # of which nobody knows what it reads
         assert part(target, FIELD, "content-type: Text/Plain; charset=UTF-8") == part(target, FIELD)
     assert part(target, OF_PARTS[1], disposition) == part(target, disposition, OF_PARTS[1])
