@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from string import punctuation
+from urllib.parse import quote
 
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
@@ -233,7 +235,7 @@ def _parse_head_bytes(raw: bytes) -> Head:
     http10 = match[3] == b"0"
     tokens = {token.strip() for token in connection.split(",")}
     return Head(
-        raw=raw, method=match[1].decode("ascii"), target=match[2].decode("latin-1"), http10=http10,
+        raw=raw, method=match[1].decode("ascii"), target=quote(match[2], safe=punctuation), http10=http10,
         headers=tuple(headers), length=_determine_body_length(lengths, codings, http10=http10),
         keep_alive="keep-alive" in tokens if http10 else "close" not in tokens,
         expects=expect == "100-continue" and not http10, upgrade=upgrade if "upgrade" in tokens else "",

@@ -74,6 +74,7 @@ def head(*lines: str, first: str = "POST /x HTTP/1.1") -> Head:
     (("Upgrade: h2c",), "GET / HTTP/1.1", {"upgrade": ""}),
     (("Upgrade: WebSocket", "Connection: Upgrade"), "GET / HTTP/1.1", {"upgrade": "websocket"}),
     (("X-A:\t padded \t",), "GET / HTTP/1.1", {"headers": (("Host", "h"), ("X-A", "padded"))}),
+    ((), "GET /\xc3\xa9?q=%c3\xa9&a=[~'] HTTP/1.1", {"target": "/%C3%A9?q=%c3%A9&a=[~']"}),
     (("X-A: \xe9",), "GET / HTTP/1.1", {"headers": (("Host", "h"), ("X-A", "\xe9"))}),
 ])  # fmt: skip
 def test_a_head_says_how_the_request_goes_on(lines: tuple[str, ...], first: str, expected: dict[str, object]) -> None:
