@@ -185,13 +185,18 @@ ELSEWHERE_PREFIXES: dict[str, str] = {
 }
 DECLARED = late(
     r"^authorization$|(?:^|[-_])(?:api|access|secret|private|subscription|functions?|master|account|auth)[-_]?key$"
-    r"|^(?:api[-_]?)?key$|secret|passw|credential|jwt|(?:^|[-_])signature(?:$|[-_])|^x-auth$"
-    r"|(?<!page)(?<!continuation)(?<!next)(?<!sync)(?<!cursor)(?:^|[-_])token$|(?:access|auth|security)[-_]?token"
+    r"|^(?:api[-_]?)?key$|(?:^|[-_])signature(?:$|[-_])|^x-auth$"
+    r"|(?<!page)(?<!continuation)(?<!next)(?<!sync)(?<!cursor)(?<!feature)(?:^|[-_])token$"
+    r"|(?:secret|password|passwd|passphrase|credential|jwt|(?:access|auth|security)[-_]?token)s?(?:$|[-_\d])"
 )
 """Lower-case names that declare a credential; fields that only resemble one (a session's id, a tenant) count."""
 _SESSION_COOKIE = late(
-    r"sess|(?:^|[-_.])sid$|auth|token|jwt|csrf|xsrf|remember|login|secret|passw|key$|credential|\.identity"
+    r"aspsessionid|(?:^|[-_.])(?:sid|(?:api|auth|access|private|secret|session)?key)$|\.identity"
+    r"|(?:(?<!ob|os|as)sess(?:ion)?(?:data)?|auth(?:n|z|orization|enticat(?:ion|ed))?|token|jwt|[cx]srf|remember(?:me)?"
+    r"|login|secret|password|passwd|passphrase|credential)s?(?:id)?(?:$|[-_.\d])"
 )
+"""Words at the end of a part of a name; before them may stand another word (``phpsessid``, ``csrftoken``)."""
+_CAMEL = late(r"(?<=[a-z\d])(?=[A-Z])")
 _CHANCE_COOKIE = late(r"^(?:_ga|_gid|_gat|_cf|__cf|cf_|awsalb|_hj|_fbp|_gcl)|^incap_|^bigip")
 """Cookies of analytics and load balancers: random, without effect on the answer."""
 SAID_HEADER = "x-llmproxy-said"
@@ -199,7 +204,7 @@ SAID_HEADER = "x-llmproxy-said"
 
 
 def find_cookie_ignore_reason(name: str) -> str:
-    if _SESSION_COOKIE.search(name.lower()):
+    if _SESSION_COOKIE.search(_CAMEL.sub("-", name).lower()):
         return CREDENTIAL
     return _TRACING if _CHANCE_COOKIE.search(name.lower()) else ""
 

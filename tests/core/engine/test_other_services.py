@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.keys.head_rules import CREDENTIAL, find_cookie_ignore_reason
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import SqliteCassetteStore
@@ -58,6 +59,7 @@ COUNT = (
     *("Prefer", "Accept", "X-HTTP-Method-Override", "Access-Control-Request-Method", "Sec-Fetch-Site", "X-Timezone"),
     *("X-Feature", "X-Experiment", "X-Page-Token", "X-Anything", "X-Next-Page-Token", "Max-Forwards", "Save-Data"),
     *("X-Goog-User-Project", "X-Amz-Target", "X-Amz-Acl", "Depth", "Destination", "Overwrite", "X-Database"),
+    *("X-Passwordless", "X-Feature-Token", "X-Secretary"),
 )
 """Fields of a request to a service, each of which may choose its answer."""
 COUNT_NOT = (
@@ -67,6 +69,7 @@ COUNT_NOT = (
     *("Authorization", "X-Api-Key", "Api-Key", "X-Auth-Token", "Private-Token", "X-Vault-Token", "X-Access-Token"),
     *("X-CSRF-Token", "X-Amz-Security-Token", "Ocp-Apim-Subscription-Key", "X-Functions-Key", "Proxy-Authorization"),
     *("X-Shopify-Access-Token", "X-Client-Secret", "X-Password", "X-Jwt-Assertion", "X-Hub-Signature-256"),
+    *("X-ClientSecret", "X-UserPassword", "X-AuthToken", "X-Credentials"),
 )
 
 
@@ -102,6 +105,23 @@ def test_cookies_count_each_by_its_name(tmp_path: Path) -> None:
     data = (tmp_path / "a.db").read_bytes()
     assert b"s3cr3t-of-alice" not in data
     assert b"lang=de" not in data
+
+
+@pytest.mark.parametrize("name", [
+    "author", "tokenizer", "assessment", "monkey", "loginless", "secretary", "preAuthored",
+])  # fmt: skip
+def test_a_cookie_whose_name_merely_begins_like_a_sessions_counts(name: str) -> None:
+    assert find_cookie_ignore_reason(name) == ""
+
+
+@pytest.mark.parametrize("name", [
+    "PHPSESSID", "JSESSIONID", "ASPSESSIONIDQQABCD", "ASP.NET_SessionId", "sessionid", "laravel_session", "SESSDATA", "sid",
+    "connect.sid", ".ASPXAUTH", "_oauth2_proxy", "accessToken", "csrftoken", "XSRF-TOKEN", "sb-ref-auth-token.0", "rememberMe",
+    "REMEMBERME", "remember_user_token", "__Host-next-auth.csrf-token", "apikey", "apiKey", ".AspNetCore.Identity.Application",
+    "jwt", "login", "userPassword", "client_secret", "authenticated", "authorization",
+])  # fmt: skip
+def test_a_cookie_of_a_session_or_credential_does_not_count(name: str) -> None:
+    assert find_cookie_ignore_reason(name) == CREDENTIAL
 
 
 @pytest.mark.parametrize(("one", "other"), [("/api/me", "/api/me/"), ("/a/", "/a"), ("/a?x=1", "/a/?x=1")])
