@@ -304,7 +304,7 @@ def list_header_values_in_key(headers: Headers, *, known: bool, kind: str, strea
             text = "" if text.lower() == "identity" else text.lower()
         elif name == "content-type":
             text = _drop_implied_content_type(text, known=known, kind=kind)
-        if text:
+        if text or not (known or any(values)):  # an empty one is a field, unless a rule emptied it
             kept.append((name, text))
     return tuple(kept)
 

@@ -82,6 +82,14 @@ def test_a_field_that_may_choose_the_answer_counts(name: str, tmp_path: Path) ->
         assert ask(made, ()).decision is Decision.REFUSE
 
 
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_empty_field_is_not_a_missing_one(value: str, tmp_path: Path) -> None:
+    """A field that a rule empties (`Accept: */*`) is."""
+    with recorded(tmp_path, (("X-Tenant", value),)) as made:
+        assert ask(made, ()).decision is Decision.REFUSE
+        assert ask(made, (("x-tenant", ""), ("Accept", "*/*"))).decision is Decision.REPLAY
+
+
 @pytest.mark.parametrize("name", COUNT_NOT)
 def test_a_field_that_cannot_choose_it_does_not(name: str, tmp_path: Path) -> None:
     """A replay has no key, another connection, another trace."""
