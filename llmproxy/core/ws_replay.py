@@ -67,6 +67,7 @@ _ENOUGH = 50
 @dataclass(frozen=True, slots=True)
 class NormalizedWebSocketMessage:
     body: bytes
+    """What is compared: the kind of the message, and its content."""
     tree: object
     """The JSON value; for other text the text itself; for bytes a description."""
 
@@ -77,15 +78,16 @@ class FrameCanonicalizer:
         self._shape = SHAPES.get((family, operation.partition("/")[0]), NOTHING)
 
     def __call__(self, data: str | bytes) -> NormalizedWebSocketMessage:
+        kind = b"text " if isinstance(data, str) else b"binary "
         try:
             tree = parse_json_or_raise_if_lossy(data)
         except LossyJsonError:
             if isinstance(data, str):
-                return NormalizedWebSocketMessage(data.encode("utf-8", "surrogatepass"), data)
-            return NormalizedWebSocketMessage(b"\0" + data, f"{len(data)} bytes with sha256 {sha256(data).hexdigest()}")
+                return NormalizedWebSocketMessage(kind + data.encode("utf-8", "surrogatepass"), data)
+            return NormalizedWebSocketMessage(kind + data, f"{len(data)} bytes with sha256 {sha256(data).hexdigest()}")
         if isinstance(tree := apply_normalize_rules(tree, self._rules), dict):
             self._walk.apply_shape(tree, self._shape)
-        return NormalizedWebSocketMessage(dump(tree), tree)
+        return NormalizedWebSocketMessage(kind + dump(tree), tree)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ SAME = [
     ({"item": {"id": "item_x", "type": "message"}}, {"item": {"id": "item_y", "type": "message"}}, "realtime"),
     ({"type": "response.create", "event_id": "1", "metadata": {"run": 1}, "input": "a"},
      {"type": "response.create", "input": "a"}, "responses"),
-    ('{"setup": {"model": "m"}}', b'{"setup":{"model":"m"}}', "/ws/live"),
+    (b'{"setup": {"model": "m"}}', b'{"setup":{"model":"m"}}', "/ws/live"),
 ]  # fmt: skip
 """How JSON is written, ids that SDKs make up, and what does not count in the same request over HTTP."""
 OTHERS = [
@@ -92,6 +92,9 @@ OTHERS = [
     ("text", "texts", "realtime"),
     (b"\x00\x01", b"\x00\x02", "realtime"),
     (b"\xfftext", "text", "realtime"),
+    ("\0\xfftext", "\xfftext".encode(), "realtime"),
+    ("\0abc", b"abc", "realtime"),
+    ('{"setup": {}}', b'{"setup": {}}', "/ws/live"),
     ([1, 2], [2, 1], "realtime"),
     ("", "{}", "realtime"),
 ]  # fmt: skip
