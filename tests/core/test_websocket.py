@@ -247,9 +247,9 @@ def test_secrets_of_the_client_are_taken_out_of_both_sides() -> None:
     assert recording.overwritten
     assert b"hunter2" not in response.body
     said = [frame.data for frame in parse_recorded_websocket_frames(response.body)]
-    assert "[REDACTED-1:credential]" in str(said[0])
+    assert "[REDACTED-1x" in str(said[0])
     assert len(str(said[1]).encode()) == len(echo.encode())
-    assert json.loads(said[1])["echo"][0]["authorization"].startswith("REDACTED**")
+    assert json.loads(said[1])["echo"][0]["authorization"].startswith("REDACTED")
     assert said[2] == str(said[1]).encode()
     assert said[3] == "nothing in it"
 

@@ -117,7 +117,7 @@ def test_secrets_reach_no_store(tmp_path: Path) -> None:
     assert kept.redacted
     with Rig("replay", tmp_path / "x.db") as rig:  # another key is no difference
         other = "sk-proj-ZYXWVUTSRQPONMLKJIHGFEDCBA9876543210wxyz"
-        mine = "ek_another0987654321zyxwvuts"
+        mine, tool = "ek_another0987654321zyxwvuts", tool | {"authorization": "Bearer swordfish-0123456789ab"}
         offered = ("realtime", f"openai-insecure-api-key.{mine}")
         with Client(rig.port, headers={"authorization": f"Bearer {other}"}, subprotocols=offered) as client:
             client.say({"type": "session.update", "session": {"tools": [tool], "api_key": "w7Gq2LrX-z9Pb4Kd0tY"}})

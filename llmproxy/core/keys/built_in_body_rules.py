@@ -159,9 +159,12 @@ INPUT_ITEM = KeyObjectRules(
 CONTAINER = KeyObjectRules({"id": REFER, "file_ids": REFER})
 _TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": KeyMemberRule(MemberAction.REFER, REFER.why, CONTAINER)}
 _CREDENTIAL = "a credential: replay works with any"
-RESPONSES_TOOL = KeyObjectRules(
-    _TOOL, kinds={"mcp": KeyObjectRules({**_TOOL, **_rows_to_ignore_rules(("authorization", _CREDENTIAL))})}
-)
+_MCP_HEADERS = ("authorization", "Authorization", "X-API-Key", "X-Api-Key", "x-api-key")
+_MCP_SECRETS = _rows_to_ignore_rules(*((name, _CREDENTIAL) for name in _MCP_HEADERS))
+_MCP_TOOL = {
+    **_TOOL, "authorization": _MCP_SECRETS["authorization"], "headers": _make_rule(KeyObjectRules(_MCP_SECRETS)),
+}  # fmt: skip
+RESPONSES_TOOL = KeyObjectRules(_TOOL, kinds={"mcp": KeyObjectRules(_MCP_TOOL)})
 RESPONSES = KeyObjectRules(
     {
         **OPENAI_TOP, "input": _make_rule(INPUT_ITEM),

@@ -291,13 +291,10 @@ class Redactor:
             return f"{name}=REDACTEDx{numbers.fingerprint(plain)}"
         return name + mark + self._redact_percent_encoded(value, unquote_plus, numbers.build_url_placeholder)
 
-    def _find_member_kind(self, name: str, value: str, *, said: bool = True) -> str:
-        """Return the kind of a member's value: its own, or CREDENTIAL for one of `CARRIED`."""
-        for start, end, kind in find_secrets.detect_secrets_by_pattern(value, named=False):
-            if kind and end - start > len(value) // 2:
-                return kind
-        bare = name.lower().replace("-", "").replace("_", "")
-        return CREDENTIAL if said and bare in secret_kinds.CARRIED else ""
+    def _find_member_kind(self, _name: str, value: str, **_said: bool) -> str:
+        """Return the kind of a member's value; none by its name, which a tool's argument may have as well."""
+        found = find_secrets.detect_secrets_by_pattern(value, named=False)
+        return next((kind for start, end, kind in found if kind and end - start > len(value) // 2), "")
 
     def _redact_form_field(self, pair: str, numbers: SecretPlaceholderBuilder) -> str:
         name, mark, value = pair.partition("=")

@@ -658,7 +658,7 @@ _OAUTH_MEMBERS = split_words_to_set(
 CARRIED = split_words_to_set(
     "authorization proxyauthorization authorizationtoken xapikey xgoogapikey bearertoken cookie"
 )
-"""Names of credentials for another server, an MCP server's ``authorization``: they identify the caller only."""
+"""Names of credentials for another server, an MCP server's ``authorization``."""
 _SECRET_MEMBERS = _OAUTH_MEMBERS | CARRIED
 _SECRET_MEMBERS |= split_words_to_set("apikey secretaccesskey awssecretaccesskey awssessiontoken secretkey privatekey")
 MEMBERS = tuple(

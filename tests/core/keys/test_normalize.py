@@ -112,6 +112,9 @@ SAME = [
     ((CONVERSE, BEDROCK), (CONVERSE, {**BEDROCK, "inferenceConfig": {}, "requestMetadata": {"a": "b"}})),
     (("/model/a%3A1/converse", BEDROCK), ("/model/a:1/converse", BEDROCK)),
     (("/api/chat", HI), ("/api/chat", {**HI, "stream": True, "options": {}, "tools": []})),
+    *((("/v1/responses", {"tools": [{"type": "mcp", "headers": {"Authorization": "Bearer a", "x-team": "c"}}]}),
+       ("/v1/responses", {"tools": [{"type": "mcp", "headers": {name: "Bearer b", "x-team": "c"}}]}))
+      for name in ("Authorization", "authorization", "X-API-Key")),
     (("/v1/models?a=1&b=2", b""), ("/v1/models?b=2&a=1", b"")),
     ((CHAT, HI), (CHAT, HI, tuple((name, "1") for name in OF_NO_MATTER))),
     (upload("b1", "tmp1.WAV", "audio/x-wav"), upload("b2", "other.wav", "Audio/X-Wav")),

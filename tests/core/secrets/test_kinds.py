@@ -161,7 +161,7 @@ def test_a_question_about_a_secret_is_not_answered_with_that_about_another() -> 
     assert served == []
 
 
-@pytest.mark.parametrize("place", ["arguments", "member", "query", "base64"])
+@pytest.mark.parametrize("place", ["arguments", "input", "member", "query", "base64"])
 def test_named_values_are_told_apart_wherever_they_stand(place: str) -> None:
     """In a tool's arguments, in a member of the body, in the query, in a file's data."""
 
@@ -169,6 +169,7 @@ def test_named_values_are_told_apart_wherever_they_stand(place: str) -> None:
         line = f"SMTP_PASSWORD={secret}"
         bodies = {
             "arguments": json.dumps({"arguments": json.dumps({"api_key": secret})}),
+            "input": json.dumps({"input": dict.fromkeys(("authorization", "bearer_token", "x-api-key"), secret)}),
             "member": json.dumps({"client_secret": secret, "password": secret}),
             "query": "",
             "base64": json.dumps({"file_data": base64.b64encode(f"HOST=mail\n{line}\nPORT=25\n".encode()).decode()}),

@@ -161,10 +161,12 @@ def test_what_is_no_credential_is_not_looked_for_in_answers() -> None:
 
 
 def test_json_members_named_like_credentials_are_hidden() -> None:
-    """An MCP server's authorization in a request's tools."""
+    """An MCP server's authorization in a request's tools; the rules of the key say where such a member counts."""
     tool = {"type": "mcp", "authorization": "abcdef-0123456789", "headers": {"X-Api-Key": "0123456789abcdefghij"}}
-    hidden = tool | {"authorization": "[REDACTED-1:credential]", "headers": {"X-Api-Key": "[REDACTED-2:credential]"}}
-    assert json.loads(redacted(json.dumps({"tools": [tool]})).body) == {"tools": [hidden]}
+    body = redacted(json.dumps({"tools": [tool]})).body.decode()
+    assert re.sub(r"x\w{12}", "x", body) == json.dumps(
+        {"tools": [tool | {"authorization": "[REDACTED-1x]", "headers": {"X-Api-Key": "[REDACTED-2x]"}}]}
+    )
     nested = json.dumps({"arguments": json.dumps({"api_key": "0123456789abcdefghij"})})
     assert b"0123456789abcdefghij" not in redacted(nested).body
 
