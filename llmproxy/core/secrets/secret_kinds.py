@@ -426,13 +426,21 @@ def _build_form_field(name: str) -> re.Pattern[str]:
     )
 
 
+_GAP = r"(?:[\s>|#]|\\{1,15}[nrt]){0,40}+"
+_CUT_KEY = (
+    rf"{_GAP}(?:(?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset):[^\r\n\\\"]{{1,200}}{_GAP}){{0,9}}"
+    rf"[A-Za-z0-9+/=]{{40,20000}}+(?:{_GAP}[A-Za-z0-9+/=]{{40,20000}}+){{0,400}}+"
+    rf"(?:{_GAP}(?=[A-Za-z]*[0-9+/=])[A-Za-z0-9+/=]{{16,}})?"
+)
+"""Header fields of a private key and its lines of base64; of the rest, which may be prose, one that looks random."""
+
 PATTERNS: tuple[SecretPattern, ...] = (
     SecretPattern(
         "private key", (b"PRIVATE KEY",),
         late(
-            r"(?P<secret>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-            r"(?:[A-Za-z0-9+/=\s\\:,.>|#]|-(?!-)){40,20000}"
-            r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?)"
+            r"(?P<secret>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:"
+            r"(?=(?:[^\-]|-(?!-)){0,1000}?[A-Za-z0-9+/]{16})(?:[A-Za-z0-9+/=\s\\:,.>|#]|-(?!-)){40,20000}+"
+            rf"-----END [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----|{_CUT_KEY}))"
         ),
     ),
     SecretPattern(

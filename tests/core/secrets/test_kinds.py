@@ -200,6 +200,25 @@ def test_what_an_answer_had_is_asked_as_the_secret_itself() -> None:
         assert kept(json.loads(answer)["content"]) == kept(text), answer
 
 
+KEY_LINE = drawn("<base6464>")
+ENCRYPTED = "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0123456789ABCDEF0123456789ABCDEF\n\n"
+
+
+@pytest.mark.parametrize("key", [
+    "", f"{KEY_LINE}\n{KEY_LINE}", f"{KEY_LINE}\n{KEY_LINE[:30]}", f"{ENCRYPTED}{KEY_LINE}\n{KEY_LINE}",
+    json.dumps(f"{KEY_LINE}\n{KEY_LINE}\n")[1:-1], f"> {KEY_LINE}\n> {KEY_LINE}",
+    f"{KEY_LINE}\n{KEY_LINE[:30]}\n-----END PRIVATE KEY-----",
+])  # fmt: skip
+@pytest.mark.parametrize(
+    "behind", ["\nWhy is the sky blue: one line, please, and then tell me more about it.", '"}\nExplain']
+)
+def test_prose_behind_a_private_key_stays(key: str, behind: str) -> None:
+    """The key need not have its last line; and without a key, the first line says nothing."""
+    text = json.loads(kept(f"-----BEGIN PRIVATE KEY-----\n{key}{behind}"))["messages"][0]["content"]
+    assert text.endswith(behind)
+    assert KEY_LINE[:30] not in text
+
+
 SAMPLE = 400
 """Files, by a hash of their names: some seconds."""
 
