@@ -450,23 +450,23 @@ PATTERNS: tuple[SecretPattern, ...] = (
             r"|(?<=[0-9\[]meyJ))"
             r"[\w\-]{8,2000}+\.[\w\-]{16,20000}+\.[\w\-]{16,2000}+(?:\.[\w\-]{1,20000}+){0,2})"
         ),
-        _build_random_check(3.0),
+        _build_random_check(3.0), certain=False,
     ),
     SecretPattern(
         "bearer", (b"earer",),
         late(r"earer(?<=[Bb]earer)(?:\s|%20|\\u0020|\+|:\s?){1,2}(?P<secret>[A-Za-z0-9._~+/\-]{20,4000}={0,2})"),
         lambda match: entropy.is_probable_token(match["secret"]),
-        rf"earer(?:{_SPACE}|%20|\\u0020|\+|:{_SPACE}?){{1,2}}[A-Za-z0-9._~+/\-]{{6}}",
+        rf"earer(?:{_SPACE}|%20|\\u0020|\+|:{_SPACE}?){{1,2}}[A-Za-z0-9._~+/\-]{{6}}", certain=False,
     ),
     SecretPattern(
         "basic", (b"asic ",),
         late(r"asic (?<=[:=\"' ][Bb]asic )(?P<secret>(?=[A-Za-z+/]{0,200}\d)[A-Za-z0-9+/]{12,2000}={0,2})(?![\w/+-])"),
-        _build_random_check(2.5),
+        _build_random_check(2.5), certain=False,
     ),
     SecretPattern(
         "url password", (b"://", b":\\/\\/"),
         late(r":(?:\\?/){2}(?P<user>[^\s/:@\"'<>\\]{0,100}):(?P<secret>[^\s/@\"'<>\\]{3,200})@(?=[\w.\-\[])"),
-        _is_password, r":(?:\\?/){2}[^\s/:@\"'<>\\]*:[^\s/@\"'<>\\]{3,}@",
+        _is_password, r":(?:\\?/){2}[^\s/:@\"'<>\\]*:[^\s/@\"'<>\\]{3,}@", certain=False,
     ),
     SecretPattern(
         "aws secret",
@@ -512,13 +512,13 @@ PATTERNS: tuple[SecretPattern, ...] = (
             r"(?:(?i:bearer|basic|token|apikey)\s{1,3})?(?P<secret>[\w=~@.+/\-]{8,4000})"
         ),
         _build_random_check(2.5),
-        rf"(?:-H|--header)[ =]*\\*[\"']?[A-Za-z\-?]*{_SECRET_HEADER}{_SPACE}*:",
+        rf"(?:-H|--header)[ =]*\\*[\"']?[A-Za-z\-?]*{_SECRET_HEADER}{_SPACE}*:", certain=False,
     ),
     SecretPattern(
         "curl user", (b" -u", b" --user", b"\t-u"),
         late(r"[ \t](?:-u|--user)[ =]{0,3}\\{0,15}[\"']?(?P<user>[^\s:\"'\\]{1,100}):(?P<secret>[^\s\"'\\]{3,200})"),
         lambda match: "curl" in match.string[max(0, match.start() - _COMMAND) : match.start()] and _is_password(match),
-        r"[ \t](?:-u|--user)[ =]*\\*[\"']?[^\s:\"'\\]+:[^\s\"'\\]{3}",
+        r"[ \t](?:-u|--user)[ =]*\\*[\"']?[^\s:\"'\\]+:[^\s\"'\\]{3}", certain=False,
     ),
     SecretPattern(
         "connection string", (b"assword=", b"ASSWORD=", b"wd=", b"WD="),

@@ -129,6 +129,20 @@ def test_members_by_name() -> None:
     assert not is_secret_member("cache_key", "abcdef0123456789")
 
 
+LOGINS = [base64.b64encode(f"user:pa55word-{n}".encode()).decode() for n in (1, 2)]
+
+
+@pytest.mark.parametrize("pair", [
+    [f"eyJhbGciOiJIUzI1NiJ9.{drawn('<word30>', n)}.{drawn('<word43>', 3)}" for n in (1, 2)],
+    *([form.format(drawn("<alnum32>", n)) for n in (1, 2)]
+      for form in ("Bearer {}", "https://bot:{}@x.org/y", 'curl -H "x-api-key: {}" x.org', "curl -u bot:{} x.org")),
+    [f"Authorization: Basic {each}" for each in LOGINS],
+])  # fmt: skip
+def test_what_only_its_place_shows_is_told_apart(pair: list[str]) -> None:
+    """Only keys with the format of a service are one question with another's."""
+    assert len({kept(text) for text in pair}) == 2
+
+
 PAIRS = 600
 
 
