@@ -618,16 +618,20 @@ LABELLED_ID = late(r"(?i)[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{24}|[0-
 
 PLACEHOLDER = "[REDACTED]"  # placeholder of a header or query value that does not count
 
+_LOGIN_HEADER = r"(?:^|[-_])(?:pass(?:phrase|code)?|pwd?|jwt|bearer|pat)$"
 SECRET_HEADER = late(
     r"auth(?!or(?!i[sz]))|token|secret|(?:^|[-_])(?:api)?key|apikey|cookie|credential|passw|session|signature"
-    r"|^openai-(?:organization|project)$|^anthropic-(?:workspace|organization|user-profile)|^x-goog-user-project$"
+    rf"|{_LOGIN_HEADER}|^openai-(?:organization|project)$|^anthropic-(?:workspace|organization|user-profile)|^x-goog-user-project$"
 )
 """Lower-case names of header fields whose value is never stored. Account ids are included."""
 
 FINGERPRINTED = frozenset({"x-portkey-virtual-key"})
 """Secret fields that select the provider or model: a fingerprint of the value is stored, and counts."""
 
-CREDENTIAL_HEADER = late(r"^(?:proxy-)?authorization$|api-?key|token|secret|credential|passw|^cookie$")
+CREDENTIAL_HEADER = late(
+    rf"{_LOGIN_HEADER}|(?:^|[-_])auth(?:orization)?$|api[-_]?key|token$|secret|credential|passw|^cookie$"
+    r"|(?:^|(?<!idempotency)(?<!websocket)(?<!cache)(?<!surrogate)(?<!partition)(?<!routing)(?<!public)[-_])key$"
+)
 """Fields whose value is a credential to search for elsewhere."""
 
 _SURE_MEMBERS = split_words_to_set(
@@ -650,7 +654,8 @@ def is_credential_parameter(name: str, value: str) -> bool:
 
 
 _API_KEYS = split_words_to_set(
-    "api_key apikey api-key access_token subscription-key x-api-key x-goog-api-key client_secret"
+    "api_key apikey api-key access_token subscription-key x-api-key x-goog-api-key client_secret auth_token secret "
+    "password passwd"
 )
 
 

@@ -107,6 +107,12 @@ def test_fields_of_answers_by_name(name: str, hidden: object) -> None:
     ("anthropic-beta", False, False), ("openai-beta", False, False), ("content-type", False, False),
     ("x-stainless-retry-count", False, False), ("user-agent", False, False), ("x-author", False, False),
     ("keep-alive", False, False),
+    *((name, True, True) for name in (
+        "ocp-apim-subscription-key", "api_key", "x-auth-key", "x-functions-key", "access-key", "x-auth", "x-key",
+        "x-authorization", "key", "x-db-pwd", "x-pass", "pwd", "x-passphrase", "x-jwt", "x-pat", "x-bearer")),
+    *((name, True, False) for name in (
+        "x-tokenizer", "x-max-tokens", "x-auth-user", "x-cache-key", "sec-websocket-key", "x-partition-key")),
+    ("x-path", False, False), ("x-compass", False, False), ("x-monkey", False, False),
 ])  # fmt: skip
 def test_header_fields_by_name(name: str, secret: object, learned: object) -> None:
     """What is hidden, and what is worth knowing again elsewhere."""

@@ -156,8 +156,9 @@ def test_what_is_no_credential_is_not_looked_for_in_answers() -> None:
     redactor = Redactor()
     redactor.learn_request((), "/v1/x?token=invoice-2026-000001&code=invoice-2026-000002&sig=invoice-2026-000003")
     assert redactor.epoch.count == 0
-    redactor.learn_request((), "/v1/x?api_key=abcdef0123456789abcdef", frozenset())
-    assert redactor.epoch.count == 1
+    for count, name in enumerate(("api_key", "auth_token", "secret", "password"), 1):
+        redactor.learn_request((), f"/v1/x?{name}=abcdef0123456789abcdef{count}", frozenset())
+        assert redactor.epoch.count == count
 
 
 def test_json_members_named_like_credentials_are_hidden() -> None:
