@@ -427,8 +427,11 @@ _SAYS = (
     "outputText", "stringValue", "textDelta", "inputTextDelta", "argsTextDelta", "reasoning_text", "answer",
 )  # fmt: skip
 """Members in which the dialects stream a model's output."""
-_SAID = late(rf'"({build_alternation(_SAYS)})"\s{{0,4}}:\s{{0,4}}"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
-_INDEX = late(r'ndex"\s{0,4}:\s{0,4}(\d{1,9})')
+_SAID = late(
+    rf'"(?=({build_alternation(_SAYS)}(\\{{0,7}}))"\s{{0,4}}:\s{{0,4}}\2"((?:[^"\\]++|\2\2\\["\\]|(?!\2")\\)*+)\2")'
+)
+"""Such a member, at any depth of JSON in strings: a WebSocket message is one, so that a value may contain others."""
+_INDEX = late(r'ndex\\{0,7}"\s{0,4}:\s{0,4}(\d{1,9})')
 """Number of a choice, of a tool call, of a block of content."""
 _WHOLE_LINE = late(r"[^\n]+")
 _CODED_EVENT = late(r'("bytes"\s{0,4}:\s{0,4}")(e[wy][A-Za-z0-9+/]{8,}={0,2})')
@@ -458,7 +461,7 @@ def _list_streams(text: str) -> Iterator[list[tuple[int, int]]]:
     for start, end in [line.span() for line in _WHOLE_LINE.finditer(text)] if alternate else [(0, len(text))]:
         indexes = ",".join(_INDEX.findall(text, start, end)) if alternate else ""
         for match in _SAID.finditer(text, start, end):
-            streams[match[1]][indexes].append(match.span(2))
+            streams[match[1]][indexes].append(match.span(3))
     for by_index in streams.values():
         yield sorted(chain.from_iterable(by_index.values()))
         if any(one[-1] > other[0] for one, other in pairwise(by_index.values())):

@@ -151,14 +151,31 @@ STREAMS: dict[str, Callable[[str], list[object]]] = {
 }
 
 
-@pytest.mark.parametrize("place", STREAMS)
-def test_a_secret_split_over_a_stream_is_overwritten(place: str) -> None:
-    """By name, by choice and by tool call, in base64, and among the tokens of log probabilities."""
-    body = b"".join(f"data: {json.dumps(each)}\n\n".encode() for piece in PIECES for each in STREAMS[place](piece))
+@pytest.mark.parametrize(
+    ("place", "depth"),
+    [(place, depth) for place in STREAMS for depth in range(1 if place in ("coded", "logprobs") else 3)],
+)
+def test_a_secret_split_over_a_stream_is_overwritten(place: str, depth: int) -> None:
+    """By name, by choice and by tool call, in base64, among the tokens of log probabilities, and in JSON strings, as
+    WebSocket messages are stored.
+    """
+
+    def write(event: object) -> str:
+        for _ in range(depth):
+            event = {"t": 1, "from": "server", "text": json.dumps(event)}
+        return f"data: {json.dumps(event)}\n\n"
+
+    def read(line: str) -> dict[str, str]:
+        event = json.loads(line.removeprefix("data: "))
+        for _ in range(depth):
+            event = json.loads(event["text"])
+        return cast("dict[str, str]", event)
+
+    body = "".join(write(each) for piece in PIECES for each in STREAMS[place](piece)).encode()
     out = Redactor().redact_answer_body(body, "text/event-stream", pieces=9)
     assert len(out) == len(body)
     assert Redactor().redact_answer_body(out, "text/event-stream", pieces=9) == out
-    events = [json.loads(line.removeprefix("data: ")) for line in out.decode().splitlines() if line]
+    events = [read(line) for line in out.decode().splitlines() if line]
     said = "\n".join(_join_strings(events).values()).replace("word ", "")
     coded = (json.loads(base64.b64decode(each["bytes"])) for each in events if "bytes" in each)
     said += "".join(each["delta"]["text"] for each in coded)
