@@ -183,6 +183,15 @@ def test_a_secret_split_over_a_stream_is_overwritten(place: str, depth: int) -> 
     assert "The key is REDACTED" in said
 
 
+@pytest.mark.parametrize(("lead", "between"), [("[", "\n,"), ("\n[", ","), ("data: ", "\n\ndata: "), ("", "\r\n")])
+def test_a_short_stream_without_a_content_type_of_streams_is_one(lead: str, between: str) -> None:
+    """Gemini streams a JSON array as ``application/json``, and gateways lines; a short one arrives in one chunk."""
+    body = lead + between.join(json.dumps({"parts": [{"text": piece}]}) for piece in PIECES)
+    out = Redactor().redact_answer_body(body.encode(), "application/json").decode()
+    assert len(out) == len(body)
+    assert not any(f'"{piece}"' in out for piece in PIECES[1:-1])
+
+
 def test_a_secret_split_in_two_is_overwritten() -> None:
     body = b"".join(f"data: {json.dumps(_choice(0, piece))}\n\n".encode() for piece in (KEY[:20], KEY[20:]))
     out = Redactor().redact_answer_body(body, "text/event-stream", pieces=9).decode()
