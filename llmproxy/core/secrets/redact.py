@@ -279,17 +279,17 @@ class Redactor:
         return f"{path}?{'&'.join(self._redact_query_parameter(each, numbers, names) for each in query.split('&'))}"
 
     def _redact_query_parameter(self, pair: str, numbers: SecretPlaceholderBuilder, names: frozenset[str]) -> str:
-        name, mark, value = pair.partition("=")
+        name, _, value = pair.partition("=")
         plain, known = unquote_plus(value), unquote_plus(name)
         if (followed := _LINK.fullmatch(plain)) and is_credential_parameter(known, "REDACTED"):
             return f"{name}=REDACTEDx{followed[1]}"
-        if not plain or (plain.startswith("REDACTED") and not followed):
-            return pair
-        if known.lower() in names:
+        if plain.startswith("REDACTED") and not followed:
+            return f"{self._redact_percent_encoded(name, unquote_plus, numbers.build_url_placeholder)}={value}"
+        if plain and known.lower() in names:
             return f"{name}=REDACTED" if is_credential_parameter(known, plain) else pair
-        if is_credential_parameter(known, plain):
+        if plain and is_credential_parameter(known, plain):
             return f"{name}=REDACTEDx{numbers.fingerprint(plain)}"
-        return name + mark + self._redact_percent_encoded(value, unquote_plus, numbers.build_url_placeholder)
+        return self._redact_pair(pair, numbers.build_url_placeholder)
 
     def _find_member_kind(self, _name: str, value: str, **_said: bool) -> str:
         """Return the kind of a member's value; none by its name, which a tool's argument may have as well."""
@@ -303,7 +303,13 @@ class Redactor:
             ours = plain.startswith("REDACTED") and not OURS.fullmatch(plain)
             kind = CREDENTIAL if known.lower() in _WHO_ASKS else self._find_member_kind(known, plain)
             return pair if ours else f"{name}={numbers.build_bare_placeholder(plain, kind)}"
-        return name + mark + self._redact_percent_encoded(value, unquote_plus, numbers.build_bare_placeholder)
+        return self._redact_pair(pair, numbers.build_bare_placeholder)
+
+    def _redact_pair(self, pair: str, put: Callable[[str, str], str]) -> str:
+        """Redact name and value of a member of a query or a form; a key without a name may end in padding."""
+        pieces = pair.split("=", 1)
+        pieces = pieces if pieces[-1].strip("=") else [pair]
+        return "=".join(self._redact_percent_encoded(each, unquote_plus, put) for each in pieces)
 
     def _redact_percent_encoded(self, text: str, decode: Callable[[str], str], put: Callable[[str, str], str]) -> str:
         """Redact percent-encoded text; rewritten only if it contains a secret, with the result of `put` for each."""

@@ -46,8 +46,11 @@ REQUESTS: dict[str, Callable[[str], Request]] = {
     "tool result": lambda s: _json({"messages": [{"role": "tool", "content": f"$ env\nHOME=/x\n{s}\n"}]}),
     "header": lambda s: Request("POST", "/", (("x-trace", f"by {s.replace(chr(10), ' ')}"),), b""),
     "query": lambda s: Request("GET", f"/v1/x?q={quote('a ' + s)}", (), b""),
+    "query name": lambda s: Request("GET", f"/v1/x?a=1&{quote(s, safe='')}=2", (), b""),
+    "bare query": lambda s: Request("GET", f"/v1/x?{quote(s, safe='')}", (), b""),
     "path": lambda s: Request("GET", f"/v1/x/{quote(s, safe='')}/y", (), b""),
     "form": lambda s: Request("POST", "/", FORM, f"a=1&note={quote('x ' + s)}".encode()),
+    "form name": lambda s: Request("POST", "/", FORM, f"a=1&{quote(s, safe='')}=2".encode()),
     "multipart": _part,
     "gzip": lambda s: Request("POST", "/", (), decode_body(gzip.compress(_body(s).body), "gzip")),
     "base64": lambda s: _json({"file_data": base64.b64encode(f"HOME=/x\n{s}\nA=1\n".encode()).decode()}),
@@ -267,7 +270,7 @@ def test_no_secret_of_any_kind_is_kept_of_a_status_line() -> None:
 def test_what_is_no_secret_stays(text: str) -> None:
     """In requests and answers, in running text and in a stream's deltas."""
     redactor = Redactor()
-    for place in ("body", "nested", "query", "form"):
+    for place in ("body", "nested", "query", "query name", "form", "form name"):
         request = REQUESTS[place](text)
         assert redactor.request(request) is request, place
     for place, answer in ANSWERS.items():

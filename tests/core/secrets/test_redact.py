@@ -151,6 +151,18 @@ def test_what_looks_secret_elsewhere_in_a_url_says_which_it_is() -> None:
     assert redacted(b"", (), f"/v1/{SK}/x").target == redacted(b"", (), f"/v1/{SK}/x").target
 
 
+@pytest.mark.parametrize("query", ["{}", "{}=", "{}=1", "key={}", "a=1&{}&b=2", "note={}"])
+def test_a_learned_credential_in_base64_is_redacted_wherever_it_stands_in_a_query(query: str) -> None:
+    """Its padding is no sign of a member."""
+    secret = base64.b64encode(CANARY[:19].encode()).decode()
+    headers, form = (("x-api-key", secret),), (("content-type", "application/x-www-form-urlencoded"),)
+    for written in (secret, quote(secret, safe="")):
+        asked = query.format(written)
+        if query[:3] != "{}=" or "%" in written:
+            kept = redacted(asked, headers + form, f"/v1/x?{asked}")
+            assert secret[:-4] not in kept.target + kept.body.decode()
+
+
 def test_what_is_no_credential_is_not_looked_for_in_answers() -> None:
     """A page's token that comes back in the answer stays in it."""
     redactor = Redactor()
