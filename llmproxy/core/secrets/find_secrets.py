@@ -301,7 +301,8 @@ def merge_spans(spans: Iterable[SecretSpan]) -> list[SecretSpan]:
 
 
 FREE = 16  # minimum length of credentials that are found within words as well
-_FEW = 24  # maximum forms that are searched one by one
+_FEW = 28  # maximum forms that are searched one by one
+_DEPTH = 4  # forms with JSON's escapes: none, and up to JSON in JSON in JSON
 _MOST = 100_000  # maximum forms that are remembered; the oldest are dropped then
 _MOST_WAITING = 8_000  # maximum credentials waiting for the index; more would drop the first ones at once
 _WITHOUT_SHAPE = 256  # number of known forms from which credentials that are recognised by shape get no forms
@@ -314,11 +315,14 @@ _NO_LETTERS = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghij
 
 
 def list_encoded_secret_forms(secret: str) -> Iterator[str]:
-    """Yield a secret itself, in JSON, a URL or HTML, and within longer base64 and hexadecimal."""
+    """Yield a secret itself, in JSON (also in its strings), a URL or HTML, and within longer base64 and hexadecimal."""
     data = secret.encode("utf-8", "surrogatepass")
-    yield secret
-    yield json.dumps(secret)[1:-1]
-    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    for ascii_only in (True, False):
+        form = secret
+        for _ in range(_DEPTH):
+            yield form
+            yield form.encode("utf-8", "surrogatepass").decode("latin-1")  # answers are searched in this form
+            form = json.dumps(form, ensure_ascii=ascii_only)[1:-1]
     if len(secret) < FREE:
         return
     import html  # its table of entities takes 2 ms, not needed before the first secret
@@ -331,6 +335,7 @@ def list_encoded_secret_forms(secret: str) -> Iterator[str]:
             yield inner
             yield inner.translate(_URLSAFE)
     yield data.hex()
+    yield data.hex().upper()
 
 
 def choose_encoded_secret_substrings(secret: str) -> Sequence[str | None]:
@@ -343,7 +348,8 @@ def choose_encoded_secret_substrings(secret: str) -> Sequence[str | None]:
     else:
         three = (b2a_base64(bytes(lead) + data, newline=False)[lead + 24 : lead + 32] for lead in range(3))
         coded = b"".join(three).decode()
-    found = [secret[-_ANCHOR:], data[-(_ANCHOR // 2) :].hex(), coded[:8], coded[8:16], coded[16:]]
+    tail = data[-(_ANCHOR // 2) :].hex()
+    found = [secret[-_ANCHOR:], tail, tail.upper(), coded[:8], coded[8:16], coded[16:]]
     if "+" in coded or "/" in coded:
         safe = coded.translate(_URLSAFE)
         found += [safe[:8], safe[8:16], safe[16:]]

@@ -55,6 +55,7 @@ _LONGEST_HEADERS = 4096
 
 _STRING = late(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?|\\?\Z)', re.DOTALL)
 """A JSON string, or a truncated one up to the end of the text; else each quote in it would be tried up to its end."""
+_BARE_QUOTE = late(r'(?<!\\)(?:\\\\)*"')  # a quote that is not escaped
 _HIDDEN = late(HIDDEN.encode())
 _LINK = late(r"REDACTEDx([0-9a-f]{12})\*+")
 """Placeholder of a secret in a link of an answer; a client that follows the link sends it."""
@@ -352,7 +353,7 @@ class Redactor:
         """Redact text with JSON strings, decoded only if an escape or a member's name may hide a secret."""
         if may_hold_escaped_secret(text) or find_secrets.has_secret_member(text):
             text = self._redact_json_strings(text, numbers, depth)
-        spans = [span for span in self._find_all(text) if '"' not in text[span.start : span.end]]
+        spans = [span for span in self._find_all(text) if not _BARE_QUOTE.search(text[span.start : span.end])]
         return self._replace_in(text, spans, numbers.build_body_placeholder)
 
     def _redact_json_strings(self, text: str, numbers: SecretPlaceholderBuilder, depth: int) -> str:

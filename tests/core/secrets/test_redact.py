@@ -11,6 +11,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -161,6 +162,27 @@ def test_a_learned_credential_in_base64_is_redacted_wherever_it_stands_in_a_quer
         if query[:3] != "{}=" or "%" in written:
             kept = redacted(asked, headers + form, f"/v1/x?{asked}")
             assert secret[:-4] not in kept.target + kept.body.decode()
+
+
+@pytest.mark.parametrize("password", ['Xq7"Zp9\\Kd3vBw8L', 'Xq7"Zp9w', "Zürich-Xq7Zp9Kd3vBw8L", 'Ü"9\\Kd3vBw8LXq7Zp9'])
+def test_a_learned_password_is_found_however_it_is_escaped(password: str) -> None:
+    """With quotes, backslashes and letters outside ASCII, in JSON in JSON; in hexadecimal of either case."""
+    redactor, said = Redactor(), f"is {password} now"
+    redactor.learn_request((("authorization", f"Basic {base64.b64encode(f'bob:{password}'.encode()).decode()}"),), "/")
+    for ascii_only in (True, False):
+        write = partial(json.dumps, ensure_ascii=ascii_only)
+        bodies = [write({"m": said}), write({"m": write({"n": said})}), write({"m": write({"n": write({"o": said})})})]
+        if len(password) >= 16:
+            bodies += [password.encode().hex(), password.encode().hex().upper()]
+        for body in bodies:
+            request = Request("POST", "/", (), body.encode())
+            kept, answer = redactor.request(request), redactor.redact_answer_body(body.encode())
+            assert redactor.request(kept) == kept
+            assert len(answer) == len(body.encode())
+            for text in (kept.body.decode(), answer.decode()):
+                assert "REDACTED" in text or "REDACTE*" in text
+                assert password[-4:] not in text
+                assert not body.startswith("{") or json.loads(text)
 
 
 def test_what_is_no_credential_is_not_looked_for_in_answers() -> None:
