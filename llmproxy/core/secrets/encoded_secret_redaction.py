@@ -283,7 +283,7 @@ class _JoinedLines:
 
     def map_to_text(self, start: int, end: int, kind: str) -> SecretSpan | None:
         """Return the position in the text of a span of the joined text; None if it is in one line."""
-        starts = self.starts
+        starts, pieces = self.starts, self.pieces
         first, last = bisect_right(starts, start) - 1, bisect_left(starts, end) - 1
         if last > first:
             key, rest = self.joined[start : starts[last]], self.joined[starts[last] : end]
@@ -291,9 +291,7 @@ class _JoinedLines:
                 end, last = starts[last], last - 1  # the rest is a word of the next line
         if last <= first:
             return None
-        return SecretSpan(
-            self.pieces[first][0] + start - starts[first], self.pieces[last][0] + end - starts[last], kind
-        )
+        return SecretSpan(pieces[first][0] + start - starts[first], pieces[last][0] + end - starts[last], kind)
 
 
 def _list_joined_block_offsets(blocks: list[_JoinedLines]) -> list[int]:
@@ -376,14 +374,12 @@ def _find_base64_text(text: str) -> Iterator[tuple[int, int]]:
     runs = [(start, end) for start, end in found if end - start >= 6 * _QUANTUM]
     if not runs or not _HOLDS_TEXT.holds(b"\n".join([data[start:end] for start, end in runs])):
         return
-    for first_of, end in runs:
-        start = first_of
-        at = max(start, text.rfind("=", start, end - 2) + 1)
-        coded = _CODED.match(text, at, end)
-        if coded and _decodes_to_text(text[at : min(at + _SAMPLE, coded.end())]):
+    for start, end in runs:
+        at, first = start, max(start, text.rfind("=", start, end - 2) + 1)
+        coded = _CODED.match(text, first, end)
+        if coded and _decodes_to_text(text[first : min(first + _SAMPLE, coded.end())]):
             yield coded.span()
-            start = coded.end()
-        at = start
+            at = coded.end()
         while match := _TEXTUAL.search(text, at, end):
             coded = _CODED.match(text, match.start(), end)
             last = coded.end() if coded else match.end()
@@ -435,14 +431,13 @@ _INDEX = late(r'ndex\\{0,7}"\s{0,4}:\s{0,4}(\d{1,9})')
 """Number of a choice, of a tool call, of a block of content."""
 _WHOLE_LINE = late(r"[^\n]+")
 _CODED_EVENT = late(r'("bytes"\s{0,4}:\s{0,4}")(e[wy][A-Za-z0-9+/]{8,}={0,2})')
-_FEWEST = 2  # minimum pieces of one name in a stream
 
 
 def _overwrite_split_secrets(text: str, find: Find, numbers: dict[str, int]) -> str:
     """Overwrite secrets that are split over several values of one name (``delta``), or of one choice or tool call."""
     for values in _list_streams(text):
         starts = [0, *accumulate(end - start for start, end in values)]
-        if len(values) < _FEWEST or starts[-1] < 16:
+        if len(values) == 1 or starts[-1] < 16:
             continue
         joined = "".join([text[start:end] for start, end in values])
         split = [span for span in find(joined) if bisect_right(starts, span.start) != bisect_left(starts, span.end)]

@@ -93,14 +93,12 @@ def find_key_character_runs(text: str) -> PossibleSecretCharacterRuns:
     """Return the runs of a text, without those of 50,000 characters or more, which are images and audio."""
     data = text.encode("ascii", "replace")
     spans, near = list_secret_character_runs(data, _KEY_RUN), _IS_NEAR.holds(data)
-    long = [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
-    if not long:
-        return PossibleSecretCharacterRuns(data, data, spans, near)
-    starts, ends = [0, *(end for _, end in long)], [*(start for start, _ in long), len(data)]
-    lean = b" ".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
-    return PossibleSecretCharacterRuns(
-        data, lean, [(start, end) for start, end in spans if end - start < _LONGEST_RUN], near
-    )
+    lean, long = data, [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
+    if long:
+        spans = [(start, end) for start, end in spans if end - start < _LONGEST_RUN]
+        starts, ends = [0, *(end for _, end in long)], [*(start for start, _ in long), len(data)]
+        lean = b" ".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
+    return PossibleSecretCharacterRuns(data, lean, spans, near)
 
 
 def detect_secrets_by_pattern(text: str, *, named: bool = True) -> list[SecretSpan]:
@@ -302,7 +300,6 @@ def merge_spans(spans: Iterable[SecretSpan]) -> list[SecretSpan]:
 
 FREE = 16  # minimum length of credentials that are found within words as well
 _FEW = 28  # maximum forms that are searched one by one
-_DEPTH = 4  # forms with JSON's escapes: none, and up to JSON in JSON in JSON
 _MOST = 100_000  # maximum forms that are remembered; the oldest are dropped then
 _MOST_WAITING = 8_000  # maximum credentials waiting for the index; more would drop the first ones at once
 _WITHOUT_SHAPE = 256  # number of known forms from which credentials that are recognised by shape get no forms
@@ -319,7 +316,7 @@ def list_encoded_secret_forms(secret: str) -> Iterator[str]:
     data = secret.encode("utf-8", "surrogatepass")
     for ascii_only in (True, False):
         form = secret
-        for _ in range(_DEPTH):
+        for _ in range(4):  # up to JSON in JSON in JSON
             yield form
             yield form.encode("utf-8", "surrogatepass").decode("latin-1")  # answers are searched in this form
             form = json.dumps(form, ensure_ascii=ascii_only)[1:-1]
@@ -343,11 +340,7 @@ def choose_encoded_secret_substrings(secret: str) -> Sequence[str | None]:
     if not _PLAIN.fullmatch(secret):
         return [_choose_form_anchor(form) if len(form) >= FREE else None for form in list_encoded_secret_forms(secret)]
     data = secret[-_ENOUGH:].encode()  # the same result for usual credentials, in a tenth of the time
-    if len(data) < _ENOUGH:
-        coded = "".join([_encode_base64_core(data, lead)[-_ANCHOR:] for lead in range(3)])
-    else:
-        three = (b2a_base64(bytes(lead) + data, newline=False)[lead + 24 : lead + 32] for lead in range(3))
-        coded = b"".join(three).decode()
+    coded = "".join([_encode_base64_core(data, lead)[-_ANCHOR:] for lead in range(3)])
     tail = data[-(_ANCHOR // 2) :].hex()
     found = [secret[-_ANCHOR:], tail, tail.upper(), coded[:8], coded[8:16], coded[16:]]
     if "+" in coded or "/" in coded:
@@ -368,6 +361,7 @@ class KnownSecrets:
         self._all: OrderedDict[str, None] = OrderedDict()
         self._few: tuple[str, ...] = ()
         self._anchors: dict[str, tuple[str, ...]] = {}
+        self._holds_anchor = LazyRegex("")
         self._short: tuple[str, ...] = ()  # forms without a run of key characters
         self._waiting: OrderedDict[str, None] = OrderedDict()  # credentials that are not in the index yet
         self._lettered: set[bytes] = set()  # letters and digits of each form; empty for a form outside ASCII
@@ -416,6 +410,7 @@ class KnownSecrets:
                 self._short = (*self._short[-4 * 256 :], form)
             else:
                 self._anchors[anchor] = (*self._anchors.get(anchor, ()), form)
+        self._holds_anchor = LazyRegex(lambda: "|".join(map(re.escape, list(self._anchors))))
         while len(self._all) > _MOST:
             form, _ = self._all.popitem(last=False)
             anchor = _choose_form_anchor(form) or ""
@@ -437,7 +432,10 @@ class KnownSecrets:
 
     def _find_anchored_forms(self, text: str) -> set[str]:
         anchors, found = self._anchors, set[str]()
-        for start, end in find_key_character_runs(text).spans:
+        data, lean, spans, _ = find_key_character_runs(text)
+        if data is not lean and self._holds_anchor.holds(data):
+            spans = list_secret_character_runs(data, _KEY_RUN)  # also images; slow, so only if one holds an anchor
+        for start, end in spans:
             run = text[start:end]
             for at in range(len(run) - _ANCHOR + 1):
                 if run[at : at + _ANCHOR] in anchors:

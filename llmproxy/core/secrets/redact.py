@@ -242,9 +242,8 @@ class Redactor:
 
     def redact_target(self, target: str) -> str:
         """Return path and query in a form that is safe to print or log."""
-        return self.text(
-            self._redact_target(target, SecretPlaceholderBuilder(Request("", "", (), b""), NO_NAMES), NO_NAMES)
-        )
+        numbers = SecretPlaceholderBuilder(Request("", "", (), b""), NO_NAMES)
+        return self.text(self._redact_target(target, numbers, NO_NAMES))
 
     def _redact_headers(self, headers: Headers, marks: SecretPlaceholderBuilder) -> Headers:
         seen = self._seen_headers
