@@ -308,9 +308,7 @@ class RedTeamAgent(AgentAdapter):
             if not self._is_reached(self._runs.get(state.thread_id)):
                 return None
             for check in final_checks:
-                found = check(state)
-                found = await found if hasattr(found, "__await__") else found
-                if isinstance(found, ScenarioResult):
+                if isinstance(found := await state.executor.evaluate_step(check), ScenarioResult):
                     return found
             said = (
                 f"the attack reached its goal on turn {state.current_turn}: {self.success_confirm_turns} answers in "

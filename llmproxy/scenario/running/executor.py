@@ -102,6 +102,10 @@ END_OF_SCRIPT = """Reached end of script without conclusion, add one of the foll
 _NESTED = 10
 
 
+def _get_step_label(step: ScriptStep) -> str:
+    return getattr(step, "__name__", None) or type(step).__name__
+
+
 def _refuse_false_result(label: str, value: object) -> None:
     """Raise AssertionError for a step's False, and TypeError for a generator that never ran."""
     if type(value).__name__ in ("bool", "bool_") and not value:  # numpy's too
@@ -313,16 +317,15 @@ class ScenarioExecutor(ScriptActions):
 
     async def _run_step(self, step: ScriptStep) -> object:
         if isinstance(step, BuiltinScriptStep):
-            return await self._run_step_function(step)
+            return await self.evaluate_step(step)
         if (session := self.lifecycle.session) is not None:
             self.lifecycle.unattributed = await session.count_unattributed()
             await self.lifecycle.traffic.mark_calls_not_late()
-        label = getattr(step, "__name__", None) or type(step).__name__
+        label = _get_step_label(step)
         try:
-            value = await self._run_step_function(step)
+            value = await self.evaluate_step(step)
             if session is not None:
                 await session.exclude_step_calls_from_unattributed(self.lifecycle.unattributed)
-            _refuse_false_result(label, value)
         except Exception as error:
             status = classify_run_error(error, self.lifecycle.caller.broke)
             self.emitter.emit_step("script", label=label, status=status, message=describe_error(error))
@@ -330,12 +333,14 @@ class ScenarioExecutor(ScriptActions):
         self.emitter.emit_step("script", label=label)
         return value
 
-    async def _run_step_function(self, step: ScriptStep) -> object:
+    async def evaluate_step(self, step: ScriptStep) -> object:
+        """Return the value of a step and of the steps that it returns. Raises for one that cannot pass."""
         value: Any = await await_value(step(self.conversation.state))
         for _ in range(_NESTED):
             if not (isinstance(value, BuiltinScriptStep) or inspect.isfunction(value)):
                 break
             value = await await_value(value(self.conversation.state))
+        _refuse_false_result(_get_step_label(step), value)
         return value
 
     def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:
