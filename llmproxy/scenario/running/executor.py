@@ -57,7 +57,7 @@ from llmproxy.scenario.values.run_ids_and_options import (
 )
 from llmproxy.trace import Cassette
 from llmproxy.trace.observing.agent_activity import find_oldest_replayed_answer_time
-from llmproxy.trace.span_models import Span, SpanKind
+from llmproxy.trace.span_models import AssertionResult, EvalResult, Span, SpanKind
 
 _NAMESAKES: dict[str, dict[str, int]] = {}
 """Names used in this process, with the number of each scenario of the name; guarded by the lock."""
@@ -107,13 +107,18 @@ def _get_step_label(step: ScriptStep) -> str:
 
 
 def _refuse_false_result(label: str, value: object) -> None:
-    """Raise AssertionError for a step's False, and TypeError for a generator that never ran."""
-    if type(value).__name__ in ("bool", "bool_") and not value:  # numpy's too
-        raise AssertionError(f"the step {label} returned False")
-    if inspect.isgenerator(value) or inspect.isasyncgen(value):
-        raise TypeError(
-            f"the step {label} returned a generator, and nothing of it has run: it yields, and a step returns."
-        )
+    """Raise AssertionError for a step's False or failed assertion, and TypeError for what nobody would look at."""
+    is_bool = type(value).__name__ in ("bool", "bool_")  # numpy's too
+    if is_bool or isinstance(value, AssertionResult | EvalResult):
+        if not value:
+            raise AssertionError(f"the step {label} returned {'False' if is_bool else value}")
+    elif value is not None and not isinstance(value, ScenarioResult | ScenarioState):
+        messages = value if isinstance(value, list) else [value]  # a list: what `rollback_messages_to` returns
+        if not all(isinstance(each, Mapping) and "role" in each for each in messages):
+            raise TypeError(
+                f"the step {label} returned {value!r:.80}, which says neither yes nor no: a step returns None, True, "
+                "False, a ScenarioResult, another step, an assertion's result, messages or the state."
+            )
 
 
 def _delegate_to(path: str) -> Any:

@@ -18,6 +18,8 @@ from llmproxy.report.langwatch import ScenarioEventBus
 from llmproxy.scenario import ScenarioExecutor
 from llmproxy.scenario.running.executor import choose_cassette_name
 from llmproxy.scenario.values.run_ids_and_options import ScenarioRunOptions
+from llmproxy.trace import Cassette
+from llmproxy.trace.assertions import evaluate, tool_called
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, Judge, User, executor, play, said
 from tests.support import near
@@ -158,13 +160,20 @@ def test_what_a_step_brings_is_kept() -> None:
 @pytest.mark.parametrize(("step", "error", "words"), [
     (lambda state: state.has_tool_call("pay"), AssertionError, "the step <lambda> returned False"),
     (lambda _state: type("bool_", (int,), {})(0), AssertionError, "returned False"),  # numpy's
-    (lambda _state: (_ for _ in ()), TypeError, "nothing of it has run"),
+    (lambda _state: (_ for _ in ()), TypeError, "returned <generator"),
+    (lambda _state: tool_called(Cassette(), "pay"), AssertionError, "'pay' was never called"),
+    (lambda _state: evaluate(tool_called(Cassette(), "pay")), AssertionError, "'pay' was never called"),
+    (lambda _state: {"success": False}, TypeError, "a step returns"),
+    (lambda _state: (False, "why"), TypeError, "a step returns"),
+    (lambda _state: [scenario.fail()], TypeError, "a step returns"),
+    (lambda state: state.tool_calls("pay"), TypeError, "a step returns"),
 ])  # fmt: skip
 def test_a_step_that_says_no_does_not_pass(step: Any, error: type[Exception], words: str) -> None:
-    """A check that was not asserted, and one that never ran; True and None go on."""
+    """A check that was not asserted, and one that never ran; True, None, messages and the state go on."""
     with pytest.raises(error, match=words):
         play(Agent(), script=[scenario.user("hi"), step, scenario.succeed()])
-    assert play(Agent(), script=[lambda _state: True, scenario.succeed()]).success
+    fine: list[Any] = [lambda _state: True, lambda state: state.rollback_messages_to(0), lambda state: state]
+    assert play(Agent(), script=[*fine, scenario.succeed()]).success
 
 
 @pytest.mark.parametrize("success", ["false", float("nan"), 1, None])
