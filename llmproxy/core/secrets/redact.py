@@ -388,7 +388,7 @@ class Redactor:
     def redact_response(self, response: Response, method: str = "POST") -> tuple[Response, bool]:
         """Return the response for storage, and whether a secret in it was overwritten (with as many bytes)."""
         headers = []
-        kept = "content-length" if response.tells_length_of_absent_body(method) else ""
+        kept = "content-length" if response.has_length_of_absent_body(method) else ""
         flagged = False
         for name, value in response.headers:
             lower = name.lower().removeprefix(TRAILER)

@@ -191,7 +191,7 @@ class Response:
     def mime_type(self) -> str:
         return header(self.headers, "content-type") or ""
 
-    def tells_length_of_absent_body(self, method: str) -> bool:
+    def has_length_of_absent_body(self, method: str) -> bool:
         """Return whether a content-length is no framing, but the length of what a GET would get."""
         return method == "HEAD" or self.status == 304
 

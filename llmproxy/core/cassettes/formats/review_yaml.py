@@ -416,12 +416,14 @@ def merge_git_conflict_sides(source: Source) -> str:
 def number_exchanges_of_same_request(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
     times = Counter[object]()
     for each in recorded:
-        said = tuple(sorted((name.lower(), value) for name, value in each.headers if _tells_requests_apart(name)))
+        said = tuple(
+            sorted((name.lower(), value) for name, value in each.headers if _is_part_of_request_identity(name))
+        )
         party, sample = each.extra.get("party", AGENT), each.extra.get("sample", 1)
         asked = each.method, each.uri, said, each.body, party, sample
         times[asked] += 1
         yield (*asked, times[asked]), each
 
 
-def _tells_requests_apart(name: str) -> bool:
+def _is_part_of_request_identity(name: str) -> bool:
     return is_header_in_request_key(name, known=True) or name.lower() in (STATE_HEADER, SAID_HEADER)
