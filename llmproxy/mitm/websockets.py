@@ -87,7 +87,8 @@ def join_websocket_message_parts(parts: list[str | bytes]) -> str | bytes:
     return "".join(texts) if texts else b"".join(bytes(part) for part in parts if not isinstance(part, str))
 
 
-_EIGHT_BITS = re.compile(r"_max_window_bits\s*=\s*\"?8\b")
+_BAD_WINDOW = re.compile(r"_max_window_bits[^;=]*=(?!\s*(?:9|1[0-5])\s*(?:;|$))")
+"""A window that wsproto cannot parse (a quoted one), or zlib cannot have (of 8 bits)."""
 
 
 def is_websocket_upgrade(request: http.Request) -> bool:
@@ -96,10 +97,10 @@ def is_websocket_upgrade(request: http.Request) -> bool:
 
 
 def limit_offered_extensions(request: http.Request) -> None:
-    """Offer upstream only extensions that mitmproxy can decode: permessage-deflate, without an 8-bit window."""
+    """Offer upstream only extensions that mitmproxy can decode: permessage-deflate, with a usable window."""
     offers = [each.strip() for each in request.headers.pop("sec-websocket-extensions", "").split(",")]
     deflating = (each for each in offers if each.partition(";")[0].strip().lower() == "permessage-deflate")
-    if kept := [each for each in deflating if not _EIGHT_BITS.search(each)]:
+    if kept := [each for each in deflating if not _BAD_WINDOW.search(each)]:
         request.headers["sec-websocket-extensions"] = ", ".join(kept)
 
 
@@ -248,7 +249,7 @@ class ReplayedWebSocket:
         fields += [(CACHE_HEADER, "hit"), (KEY_HEADER, self._exchange.key or "")]
         answer = ws_events.AcceptConnection(
             subprotocol=chosen if chosen in asked.subprotocols else None,
-            extensions=[PerMessageDeflate()],
+            extensions=[] if any(_BAD_WINDOW.search(str(each)) for each in asked.extensions) else [PerMessageDeflate()],
             extra_headers=[(name.encode(), value.encode("latin-1", "replace")) for name, value in fields],
         )
         return self._ws.send(answer)

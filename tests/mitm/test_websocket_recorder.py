@@ -368,7 +368,8 @@ UPGRADE = {"Upgrade": "WebSocket", "Connection": "keep-alive, Upgrade"}
     ("permessage-deflate; client_max_window_bits", "permessage-deflate; client_max_window_bits"),
     ("x-webkit-deflate-frame, permessage-deflate", "permessage-deflate"),
     ("permessage-deflate; server_max_window_bits=8, permessage-deflate", "permessage-deflate"),
-    ("permessage-deflate; server_max_window_bits=8", None), ("bbf-usp-protocol", None),
+    ("permessage-deflate; server_max_window_bits=8", None), ("permessage-deflate; client_max_window_bits=", None),
+    ('permessage-deflate; server_max_window_bits="10", permessage-deflate', "permessage-deflate"), ("bbf-usp-protocol", None),
 ])  # fmt: skip
 def test_only_what_can_be_taken_apart_is_offered(offered: str, kept: str | None) -> None:
     """The relay knows permessage-deflate alone, no window of 8 bits, and an `Upgrade` that `Connection` names."""

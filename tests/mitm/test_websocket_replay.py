@@ -220,6 +220,27 @@ def test_what_is_no_upgrade_is_refused(store: Path, fields: dict[str, str]) -> N
         assert client.ask(request(body, "/v1/realtime?model=gpt-realtime", "GET", **(usual | fields))).status == 400
 
 
+@pytest.mark.parametrize(
+    "window", ['server_max_window_bits="10"', "client_max_window_bits=", "client_max_window_bits=99"]
+)
+def test_an_extension_that_cannot_be_read_is_not_accepted(store: Path, window: str) -> None:
+    fields = {"upgrade": "websocket", "connection": "Upgrade", "sec_websocket_version": "13", "content_type": "",
+              "sec_websocket_key": "AAAAAAAAAAAAAAAAAAAAAA==", "content_length": ""}  # fmt: skip
+    with Rig("replay", store) as rig, rig.client() as client:
+        client.send(
+            request(
+                b"",
+                "/v1/realtime?model=gpt-realtime",
+                "GET",
+                sec_websocket_extensions=f"permessage-deflate; {window}",
+                **fields,
+            )
+        )
+        head = client.sock.recv(4096).partition(b"\r\n\r\n")[0].lower()
+        assert head.startswith(b"http/1.1 101 ")
+        assert b"extensions" not in head
+
+
 async def echo(peer: Peer) -> None:
     while True:
         await peer.say(await peer.hear_raw(), pieces=7)
