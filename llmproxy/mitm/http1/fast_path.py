@@ -292,12 +292,12 @@ class HeadCache:
         self._known: dict[bytes, FastPathRequestHead] = {}
 
     def find_head(self, raw: bytes) -> ReceivedMessageHead | None:
-        if (found := _LENGTH.search(raw)) is None:
+        if b"\0" in raw or (found := _LENGTH.search(raw)) is None:
             return None
         start, end = found.span(1)
         held = None if self._by_credential else _CREDENTIAL.search(raw)
         if held is None:
-            which, credential = b"%b\0%b" % (raw[:start], raw[end:]), b""  # none can stand in a head
+            which, credential = b"%b\0%b" % (raw[:start], raw[end:]), b""  # NUL separates
         else:
             credential, (first, last) = held[1], held.span(1)
             if first > start:

@@ -253,6 +253,7 @@ def test_heads_that_differ_in_the_credential_alone_are_one_entry(name: bytes) ->
     b"POST /_llmproxy/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
     b"CONNECT a:443 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
     b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nProxy-Authorization: Basic eDp5\r\nContent-Length: 5\r\n\r\n",
+    HEAD.replace(b"X-A: b", b"Authorization: Bearer \0") % 5,
     b"POST /v1/x HTTP/1.1\r\nHost : a\r\nContent-Length: 5\r\n\r\n",
     b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nX: 1\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
 ])  # fmt: skip
@@ -260,6 +261,7 @@ def test_odd_heads_are_the_layers(raw: bytes) -> None:
     """Whatever is not plain, or could be read in two ways, is not served here; also after a plain head was remembered."""
     heads = HeadCache(OriginGuard())
     assert heads.find_head(HEAD % 5) is not None
+    assert heads.find_head(HEAD.replace(b"X-A: b", b"Authorization: Bearer " + b"x" * 20) % 5) is not None
     assert heads.find_head(raw) is None
     assert heads.find_head(raw) is None
 
