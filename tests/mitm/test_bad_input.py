@@ -167,14 +167,17 @@ UNDONE: dict[str, Callable[[bytes], bytes]] = {
     "deflate": zlib.compress,
     "gzip, gzip": lambda body: gzip.compress(gzip.compress(body)),
     "deflate, gzip": lambda body: gzip.compress(zlib.compress(body)),
+    "deflate\r\ncontent-encoding: gzip": lambda body: gzip.compress(zlib.compress(body)),
 }
 """Content-encodings that the body has: the same question."""
 HALF = gzip.compress(BODY)
 LIES: dict[str, bytes] = {
-    **dict.fromkeys(("gzip", "GZip", "x-gzip", "deflate", "br", "zstd", "gzip, br", "foo", "utf-8", "chunked"), BODY),
+    **dict.fromkeys(("gzip", "GZip", "x-gzip", "Deflate", "br", "zstd", "gzip, br", "foo", "utf-8", "chunked"), BODY),
     "gzip ": HALF[:-6],
     "gzip,": HALF + b"and more",
     "deflate ,gzip": HALF,
+    "gzip\r\ncontent-encoding: br": HALF,
+    "deflate": zlib.compress(BODY) + b"and more",
     "identity, foo": BODY,
 }
 """Ones that it does not have, or not whole: a provider refuses them, or reads something else."""

@@ -47,6 +47,7 @@ from llmproxy.core.traffic.interaction import (
     Request,
     Response,
     format_host,
+    get_content_encoding,
     header,
     remove_headers,
 )
@@ -210,7 +211,7 @@ class _ExchangeConverter:
 
 def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers, bytes]:
     """Undo the content-encoding; one that the body lacks is dropped, except for `ours`, where it is kept."""
-    if (coding := header(headers, "content-encoding")) is None or ours:
+    if ours or not (coding := get_content_encoding(headers)):
         return headers, body
     with suppress(ValueError):  # not encoded: recorded decoded, with the field kept
         body = decode_body(body, coding)

@@ -33,7 +33,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session, SessionInUse
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json_or_none
-from llmproxy.core.traffic.interaction import Interaction, Response, Usage, header, remove_headers
+from llmproxy.core.traffic.interaction import Interaction, Response, Usage, get_content_encoding, header, remove_headers
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode
 
@@ -253,12 +253,11 @@ class ForkInterceptor(SessionCallInterceptor[Exchange]):
                 " over a WebSocket they are not swapped.",
                 hint="Let the agent ask its model over HTTP, or take `mock` out of the scenario.",
             )
-        coding, plain = header(call.request.headers, "content-encoding"), body
-        if coding and coding.strip().lower() != "identity":
-            try:
-                plain = decode_body(body, coding, self._parts.state.config.max_request)
-            except ValueError:
-                return body
+        coding = get_content_encoding(call.request.headers)
+        try:
+            plain = decode_body(body, coding, self._parts.state.config.max_request)
+        except ValueError:
+            return body
 
         def find_place(call_id: str) -> NthCallOfTool | None:
             for each in call.session.calls.list_calls_after(forking.scanned):

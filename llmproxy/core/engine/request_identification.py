@@ -64,6 +64,7 @@ from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import (
     Headers,
     Request,
+    get_content_encoding,
     header,
     overwrite_existing_header,
     read_retry_count_if_sent,
@@ -408,7 +409,7 @@ class KeyDeriver:
         return request
 
     def _decode_and_redact_request(self, exchange: Exchange, body: bytes, headers: Headers) -> Request:
-        if (coding := header(headers, "content-encoding")) and coding.strip().lower() != "identity":
+        if coding := get_content_encoding(headers):
             try:
                 body = decode_body(body, coding, self._state.config.max_request)
                 headers = remove_headers(headers, "content-encoding")

@@ -34,6 +34,7 @@ from llmproxy.core.traffic.interaction import (
     Response,
     TimedChunks,
     append_trailers_to_headers,
+    get_content_encoding,
     header,
     is_retryable_grpc_failure,
     remove_headers,
@@ -253,12 +254,7 @@ class ArrivingResponseCollector:
     @property
     def body_so_far(self) -> bytes:
         """The body received so far; empty if it is compressed."""
-        return b"" if self._content_encoding else self._body.getvalue()
-
-    @property
-    def _content_encoding(self) -> str:
-        coding = header(self._headers, "content-encoding") or ""
-        return "" if coding.strip().lower() == "identity" else coding
+        return b"" if get_content_encoding(self._headers) else self._body.getvalue()
 
     @property
     def mime_type(self) -> str:
@@ -323,8 +319,9 @@ class ArrivingResponseCollector:
     def _undo_content_encoding(self) -> tuple[TimedChunks, bool, bool]:
         """Return the received body, whether its content-encoding is undone, and cut; undecodable content stays."""
         came = TimedChunks(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True))
+        coding = get_content_encoding(self._headers)
         # The bytes of PARTIAL_CONTENT are no whole coding; to HEAD the field tells what a GET would get.
-        if (coding := self._content_encoding) and self.status != PARTIAL_CONTENT and self._received:
+        if coding and self.status != PARTIAL_CONTENT and self._received:
             with suppress(ValueError):
                 inflater, out = BodyDecoder(coding), io.BytesIO()
                 parts = [(each.offset, out.write(data)) for each in came if (data := inflater.decode_piece(each.data))]

@@ -45,7 +45,9 @@ class _Zlib:
             self._decoder = zlib.decompressobj(zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS)
         while data:
             if self._decoder.eof:
-                if not (self._gzip and data.strip(b"\0")):  # zeros after the last member are padding
+                if not self._gzip:
+                    raise zlib.error("bytes after the end")
+                if not data.strip(b"\0"):  # zeros after the last member are padding
                     break
                 self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS)
             yield self._decoder.decompress(data, limit + 1)

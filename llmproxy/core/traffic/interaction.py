@@ -27,6 +27,12 @@ def header(headers: Headers, name: str) -> str | None:
     return None
 
 
+def get_content_encoding(headers: Headers) -> str:
+    """Return all lines of Content-Encoding as one; empty without any, and for ``identity``."""
+    coding = ",".join(value for name, value in headers if len(name) == 16 and name.lower() == "content-encoding")
+    return "" if coding.strip().lower() == "identity" else coding
+
+
 def remove_headers(headers: Headers, *names: str) -> Headers:
     return tuple((key, value) for key, value in headers if key.lower() not in names)
 

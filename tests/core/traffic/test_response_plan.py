@@ -176,6 +176,8 @@ def test_truncated_and_corrupt_bodies_are_errors(coding: str) -> None:
         decode_body(coded[:-3], coding)
     with pytest.raises(ValueError, match=r"."):
         decode_body(b"\xff\xfenot compressed at all", coding)
+    with pytest.raises(ValueError, match=r"."):
+        decode_body(coded + b"more", coding)
 
 
 def test_an_unknown_coding_is_named() -> None:
