@@ -146,8 +146,7 @@ INPUT_ITEM = KeyObjectRules(
         **dict.fromkeys(
             ("custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call",
              "tool_search_call"), _build_call_item_rules()),
-        "code_interpreter_call": _build_call_item_rules(
-            container_id=REFER, id=replace(ECHOED, own=("code",))),
+        "code_interpreter_call": _build_call_item_rules(container_id=REFER, id=replace(ECHOED, own=("code",))),
         "file_search_call": _build_call_item_rules(id=replace(ECHOED, own=("results",))),
         "image_generation_call": _build_call_item_rules(id=replace(ECHOED, own=("result",))),
         "web_search_call": _build_call_item_rules(id=replace(ECHOED, own=("action",))),
@@ -240,13 +239,8 @@ MESSAGES = KeyObjectRules(
 
 # -- Gemini and Vertex -------------------------------------------------------------------------------------------------
 
-_FILE_DATA = _make_rule(
-    KeyObjectRules(
-        dict.fromkeys(
-            ("fileUri", "file_uri"), KeyMemberRule(MemberAction.FILE_URI, "names an uploaded file by a random id")
-        )
-    )
-)
+_FILE_URI = KeyMemberRule(MemberAction.FILE_URI, "names an uploaded file by a random id")
+_FILE_DATA = _make_rule(KeyObjectRules({"fileUri": _FILE_URI, "file_uri": _FILE_URI}))
 GEMINI_PART = KeyObjectRules(
     {
         **dict.fromkeys(("functionCall", "function_call"), _make_rule(KeyObjectRules({"id": DECLARE}))),

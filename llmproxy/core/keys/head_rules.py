@@ -226,9 +226,7 @@ def fingerprint_unstored_headers(headers: Headers, fingerprint: Callable[[str], 
                 if not find_cookie_ignore_reason(each)
             ]
         elif (
-            SECRET_HEADER.search(lower)
-            and not lower.startswith("mcp-")
-            and decide_if_header_affects_key(lower, known=False).counts
+            SECRET_HEADER.search(lower) and not lower.startswith("mcp-") and is_header_in_request_key(name, known=False)
         ):
             said.append(f"{lower}={fingerprint(value)}")
     return "; ".join(sorted(said))

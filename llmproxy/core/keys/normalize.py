@@ -235,11 +235,8 @@ def apply_normalize_rules_to_form(fields: object, rules: CompiledNormalizeRules)
     if not rules.everywhere or not isinstance(fields, list):
         return fields
     return [
-        [
-            substitute_patterns(value, rules.everywhere) if i == 1 and isinstance(value, str) else value
-            for i, value in enumerate(field)
-        ]
-        for field in fields
+        [name, substitute_patterns(value, rules.everywhere) if isinstance(value, str) else value, *more]
+        for name, value, *more in fields
     ]
 
 
@@ -336,8 +333,7 @@ class RequestKeyCache:
 
 
 def find_model_in_body(canonical: Canonical) -> str | None:
-    tree = canonical.tree
-    name = tree.get("model") if isinstance(tree, dict) else None
+    name = canonical.tree.get("model") if isinstance(canonical.tree, dict) else None
     return name if isinstance(name, str) else None
 
 
@@ -440,14 +436,9 @@ class BodyMemberRuleApplier:
                 node[name] = self.escape_non_text_id(value)
 
     def _walk_elements_in_place(self, value: object, shape: KeyObjectRules | None) -> None:
-        if shape is None:
-            return
-        if isinstance(value, dict):
-            self._walk_object(value, shape)
-        elif isinstance(value, list):
-            for element in value:
-                if isinstance(element, dict):
-                    self._walk_object(element, shape)
+        for element in value if isinstance(value, list) else (value,):
+            if shape is not None and isinstance(element, dict):
+                self._walk_object(element, shape)
 
     def _replace_server_state_id(self, value: object) -> object:
         if isinstance(value, list):
