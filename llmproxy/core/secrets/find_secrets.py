@@ -372,9 +372,6 @@ class KnownSecrets:
     def __contains__(self, secret: str) -> bool:
         return secret in self._all or secret in self._waiting
 
-    def __len__(self) -> int:
-        return len(self._all) + len(self._waiting)
-
     def add_secret(self, secret: str) -> None:
         self._waiting[secret] = None
         if len(self._waiting) > _MOST_WAITING:
@@ -487,8 +484,7 @@ class CredentialEpoch:
         self._searched |= pieces
         if len(self._searched) > _MOST_PIECES:
             self._searched = set()
-            self.count += 1
-            self._changed = self.count
+            self.count_new_credential([None])
         return True
 
     def is_still_valid(self, since: int, *, noted: bool) -> bool:

@@ -556,11 +556,9 @@ def count_secrets_by_part(interaction: Interaction, redactor: Redactor) -> dict[
     }
     lines = {part: find_secret_line_numbers(text, redactor) for part, text in parts.items()}
     found = {part: {name: len(at) for name, at in kinds.items()} for part, kinds in lines.items()}
-    if redactor.request(request).body != request.body and not found["request body"]:
-        found["request body"] = {CREDENTIAL: 1}
-    answer = redactor.redact_response(response, request.method)[0]
-    if answer.body != response.body and not found["answer body"]:
-        found["answer body"] = {CREDENTIAL: 1}
+    asked, answer = redactor.request(request), redactor.redact_response(response, request.method)[0]
+    bodies = {"request body": asked.body != request.body, "answer body": answer.body != response.body}
+    found |= {part: {CREDENTIAL: 1} for part, changed in bodies.items() if changed and not found[part]}
     if answer.headers != response.headers and not found["answer"]:
         changed = [old for old, new in zip(response.headers, answer.headers, strict=False) if old != new]
         found["answer"] = {CREDENTIAL: 1} if any("REDACTE" not in value for _, value in changed) else {}
