@@ -41,13 +41,11 @@ _EVENT_ID = {
     "event_id": KeyMemberRule(MemberAction.IGNORE, "SDKs make up a random one for the server's error messages")
 }
 _ID = KeyMemberRule(MemberAction.REFER, "names an item of this conversation")
-_SETTINGS = KeyMemberRule(
-    MemberAction.WALK, "credentials for MCP servers", KeyObjectRules({"tools": RESPONSES.members["tools"]})
-)
+_TOOLS = KeyMemberRule(MemberAction.WALK, "name MCP servers", KeyObjectRules({"tools": RESPONSES.members["tools"]}))
 REALTIME = KeyObjectRules(
     {
         **_EVENT_ID,
-        **dict.fromkeys(("session", "response"), _SETTINGS),
+        **dict.fromkeys(("session", "response"), _TOOLS),
         "item": KeyMemberRule(
             MemberAction.WALK,
             "clients name items randomly",

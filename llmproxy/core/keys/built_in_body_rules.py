@@ -157,12 +157,9 @@ INPUT_ITEM = KeyObjectRules(
 )  # fmt: skip
 CONTAINER = KeyObjectRules({"id": REFER, "file_ids": REFER})
 _TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": KeyMemberRule(MemberAction.REFER, REFER.why, CONTAINER)}
-_CREDENTIAL = "a credential: replay works with any"
-_MCP_HEADERS = ("authorization", "Authorization", "X-API-Key", "X-Api-Key", "x-api-key")
-_MCP_SECRETS = _rows_to_ignore_rules(*((name, _CREDENTIAL) for name in _MCP_HEADERS))
-_MCP_TOOL = {
-    **_TOOL, "authorization": _MCP_SECRETS["authorization"], "headers": _make_rule(KeyObjectRules(_MCP_SECRETS)),
-}  # fmt: skip
+_SECRET = KeyMemberRule(MemberAction.IGNORE, "a credential: replay works with any")
+_MCP_HEADERS = dict.fromkeys(("authorization", "Authorization", "X-API-Key", "X-Api-Key", "x-api-key"), _SECRET)
+_MCP_TOOL = {**_TOOL, "authorization": _SECRET, "headers": _make_rule(KeyObjectRules(_MCP_HEADERS))}
 RESPONSES_TOOL = KeyObjectRules(_TOOL, kinds={"mcp": KeyObjectRules(_MCP_TOOL)})
 RESPONSES = KeyObjectRules(
     {
@@ -231,7 +228,7 @@ MESSAGES = KeyObjectRules(
         "system": SYSTEM_BLOCKS,
         "messages": _make_rule(KeyObjectRules({**CACHE_MARKS, "content": _make_rule(BLOCK)}, nulls=True)),
         "tools": TOOLS,
-        "mcp_servers": _make_rule(KeyObjectRules(_rows_to_ignore_rules(("authorization_token", _CREDENTIAL)))),
+        "mcp_servers": _make_rule(KeyObjectRules({"authorization_token": _SECRET})),
         "container": KeyMemberRule(MemberAction.REFER, REFER.why, KeyObjectRules({"id": REFER})),
     },
     nulls=True,

@@ -281,7 +281,7 @@ class SecretPattern:
     """Checks a match: examples and words are no secrets."""
     near: str = ""
     """For common needles: an expression (`LazyRegex`) for more context, with ``?`` for other characters."""
-    certain: bool = True
+    certain: bool = False
     """Whether the form is unmistakable; otherwise the placeholder has a fingerprint."""
 
     @property
@@ -323,7 +323,7 @@ def find_schemeless_url_passwords(text: str, *, quoted: bool = False) -> list[tu
         match.span("secret")
         for match in _BARE_URL.finditer(text)
         if _is_password(match)
-        and (not quoted or text[_find_word_start(text, match.start())] == "/")
+        and (not quoted or text[: match.start() + 1].rsplit(maxsplit=1)[-1].startswith("/"))
         and match["user"].lower() not in _NO_USERS
         and (
             _BEGINNING.search(text, 0, match.start())
@@ -332,12 +332,6 @@ def find_schemeless_url_passwords(text: str, *, quoted: bool = False) -> list[tu
             or (match["host"] not in _DIGESTS and is_random_value(match["secret"], 12))
         )
     ]
-
-
-def _find_word_start(text: str, at: int) -> int:
-    while at and not text[at - 1].isspace():
-        at -= 1
-    return at
 
 
 _FORM = late(r"[\w.%\-]{1,60}=[\w.~%+*/!:\-]*(?:&[\w.%\-]{1,60}=[\w.~%+*/!:=\-]*)+\s*")
@@ -413,8 +407,6 @@ def ignore_case_in_pattern(text: str) -> str:
     return f"(?i:{re.sub('[ks]', r'[\g<0>?]', text)})"
 
 
-_SECRET_HEADER = ignore_case_in_pattern("authorization|key|token|secret")
-
 _CRLF = r"(?:\r\n|\\{1,15}r\\{1,15}n)"
 
 
@@ -441,7 +433,7 @@ PATTERNS: tuple[SecretPattern, ...] = (
             r"(?P<secret>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:"
             r"(?=(?:[^\-]|-(?!-)){0,1000}?[A-Za-z0-9+/]{16})(?:[A-Za-z0-9+/=\s\\:,.>|#]|-(?!-)){40,20000}+"
             rf"-----END [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----|{_CUT_KEY}))"
-        ),
+        ), certain=True,
     ),
     SecretPattern(
         "jwt", (b"eyJ",),
@@ -450,23 +442,23 @@ PATTERNS: tuple[SecretPattern, ...] = (
             r"|(?<=[0-9\[]meyJ))"
             r"[\w\-]{8,2000}+\.[\w\-]{16,20000}+\.[\w\-]{16,2000}+(?:\.[\w\-]{1,20000}+){0,2})"
         ),
-        _build_random_check(3.0), certain=False,
+        _build_random_check(3.0),
     ),
     SecretPattern(
         "bearer", (b"earer",),
         late(r"earer(?<=[Bb]earer)(?:\s|%20|\\u0020|\+|:\s?){1,2}(?P<secret>[A-Za-z0-9._~+/\-]{20,4000}={0,2})"),
         lambda match: entropy.is_probable_token(match["secret"]),
-        rf"earer(?:{_SPACE}|%20|\\u0020|\+|:{_SPACE}?){{1,2}}[A-Za-z0-9._~+/\-]{{6}}", certain=False,
+        rf"earer(?:{_SPACE}|%20|\\u0020|\+|:{_SPACE}?){{1,2}}[A-Za-z0-9._~+/\-]{{6}}",
     ),
     SecretPattern(
         "basic", (b"asic ",),
         late(r"asic (?<=[:=\"' ][Bb]asic )(?P<secret>(?=[A-Za-z+/]{0,200}\d)[A-Za-z0-9+/]{12,2000}={0,2})(?![\w/+-])"),
-        _build_random_check(2.5), certain=False,
+        _build_random_check(2.5),
     ),
     SecretPattern(
         "url password", (b"://", b":\\/\\/"),
         late(r":(?:\\?/){2}(?P<user>[^\s/:@\"'<>\\]{0,100}):(?P<secret>[^\s/@\"'<>\\]{3,200})@(?=[\w.\-\[])"),
-        _is_password, r":(?:\\?/){2}[^\s/:@\"'<>\\]*:[^\s/@\"'<>\\]{3,}@", certain=False,
+        _is_password, r":(?:\\?/){2}[^\s/:@\"'<>\\]*:[^\s/@\"'<>\\]{3,}@",
     ),
     SecretPattern(
         "aws secret",
@@ -476,7 +468,7 @@ PATTERNS: tuple[SecretPattern, ...] = (
             r"\\{0,15}[\"']?\s{0,4}[:=]\s{0,4}\\{0,15}[\"']?"
             r"(?P<secret>[A-Za-z0-9/+]{40,4000}={0,2})(?![A-Za-z0-9/+=])"
         ),
-        _build_random_check(3.0), certain=False,
+        _build_random_check(3.0),
     ),
     SecretPattern(
         "presigned",
@@ -486,24 +478,24 @@ PATTERNS: tuple[SecretPattern, ...] = (
         ),
         late(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>{_IN_QUERY}{{12,4000}}+)(?![(\[{{])"),
         lambda match: entropy.is_probable_token(match["secret"]),
-        rf"[?&;6]{ignore_case_in_pattern('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{6}}", certain=False,
+        rf"[?&;6]{ignore_case_in_pattern('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{6}}",
     ),
     SecretPattern(
         "oauth", (b"ccess_token=", b"efresh_token=", b"d_token=", b"lient_secret=", b"lient_assertion="),
-        late(rf"=(?:{_AFTER_OAUTH})(?P<secret>{_IN_QUERY}{{8,4000}}+)(?![(\[{{])"), _is_oauth_token, certain=False,
+        late(rf"=(?:{_AFTER_OAUTH})(?P<secret>{_IN_QUERY}{{8,4000}}+)(?![(\[{{])"), _is_oauth_token,
     ),
     SecretPattern(
         "form field", (b"form-data;",), _build_form_field(r"(?P<name>[\w.\-]{2,40})"),
-        lambda match: is_credential_parameter(match["name"], match["secret"]), certain=False,
+        lambda match: is_credential_parameter(match["name"], match["secret"]),
     ),
-    SecretPattern("credential", (b"form-data;",), _build_form_field("(?i:client_(?:secret|assertion))")),
+    SecretPattern("credential", (b"form-data;",), _build_form_field("(?i:client_(?:secret|assertion))"), certain=True),
     SecretPattern(
         "barred", (b"$production$", b"$sandbox$", b"!AQ", b"django-insecure-"),
         late(
             r"(?<![\w|!$])(?P<secret>access_token\$(?:production|sandbox)\$[0-9a-z]{16}\$[0-9a-f]{32}"
             r"|00[A-Za-z0-9]{13,16}!AQ[A-Za-z0-9._]{60,120}|django-insecure-[a-z0-9!@#$%^&*(\-_=+)]{50})(?![\w|!$])"
         ),
-        _build_random_check(3.0),
+        _build_random_check(3.0), certain=True,
     ),
     SecretPattern(
         "curl header", (b"--header", b"-H "),
@@ -512,23 +504,23 @@ PATTERNS: tuple[SecretPattern, ...] = (
             r"(?:(?i:bearer|basic|token|apikey)\s{1,3})?(?P<secret>[\w=~@.+/\-]{8,4000})"
         ),
         _build_random_check(2.5),
-        rf"(?:-H|--header)[ =]*\\*[\"']?[A-Za-z\-?]*{_SECRET_HEADER}{_SPACE}*:", certain=False,
+        r"(?:-H|--header)[ =]*\\*[\"']?[A-Za-z\-?]*"
+        rf"{ignore_case_in_pattern('authorization|key|token|secret')}{_SPACE}*:",
     ),
     SecretPattern(
         "curl user", (b" -u", b" --user", b"\t-u"),
         late(r"[ \t](?:-u|--user)[ =]{0,3}\\{0,15}[\"']?(?P<user>[^\s:\"'\\]{1,100}):(?P<secret>[^\s\"'\\]{3,200})"),
         lambda match: "curl" in match.string[max(0, match.start() - _COMMAND) : match.start()] and _is_password(match),
-        r"[ \t](?:-u|--user)[ =]*\\*[\"']?[^\s:\"'\\]+:[^\s\"'\\]{3}", certain=False,
+        r"[ \t](?:-u|--user)[ =]*\\*[\"']?[^\s:\"'\\]+:[^\s\"'\\]{3}",
     ),
     SecretPattern(
         "connection string", (b"assword=", b"ASSWORD=", b"wd=", b"WD="),
         late(r"(?i)\b(?:password|pwd)=(?P<secret>[^;\s&\"'\\<>(){}\[\],]{4,200})"), _is_connection_password,
-        rf"{ignore_case_in_pattern('password|pwd')}=[^;\s&\"'\\<>(){{}}\[\],]{{4}}", certain=False,
+        rf"{ignore_case_in_pattern('password|pwd')}=[^;\s&\"'\\<>(){{}}\[\],]{{4}}",
     ),
     SecretPattern(
         "dsn", (b"@tcp(", b"@unix("),
         late(r"(?P<user>[\w.\-]{1,100}):(?P<secret>[^\s@/:\"'\\]{3,200})@(?:tcp|unix)\("), _is_password,
-        certain=False,
     ),
     SecretPattern(
         "netrc", (b"login ", b"login\t", b"login\\n"),
@@ -540,12 +532,11 @@ PATTERNS: tuple[SecretPattern, ...] = (
             _is_password(match) and is_literal_not_template_or_call(match["secret"])
             and not entropy.is_made_of_words(match["secret"])
         ),
-        certain=False,
     ),
     SecretPattern(
         "pgpass", (b":5432:",),
         late(r"[\w.*\-]{1,100}:5432:[\w.*\-]{1,100}:(?P<user>[\w.*\-]{1,100}):(?P<secret>[^\s:\"'\\]{4,200})"),
-        _is_password, certain=False,
+        _is_password,
     ),
     SecretPattern(
         "docker login", (b"auth",),
@@ -553,50 +544,50 @@ PATTERNS: tuple[SecretPattern, ...] = (
             r'auth(?:(?<="auth)|(?<=_auth))\\*"?\s{0,4}[:=]\s{0,4}\\*"?'
             r"(?P<secret>[A-Za-z0-9+/]{8,2000}={0,2})(?![\w+/=])"
         ),
-        _is_base64_login, rf"auth\\*\"?{_SPACE}*[:=]{_SPACE}*\\*\"?[A-Za-z0-9+/]{{6}}", certain=False,
+        _is_base64_login, rf"auth\\*\"?{_SPACE}*[:=]{_SPACE}*\\*\"?[A-Za-z0-9+/]{{6}}",
     ),
     SecretPattern(
         "otpauth", (b"otpauth",),
         late(r"otpauth(?:%3[aA]|:)[^\s\"'<>\\]{0,300}?secret(?:=|%3[dD])(?P<secret>[A-Za-z2-7]{8,200})"),
-        lambda match: not entropy.is_example_credential(match["secret"]), certain=False,
+        lambda match: not entropy.is_example_credential(match["secret"]),
     ),
     SecretPattern(
         "jwk", (b'"d', b'"p', b'"q', b'"k'),
         late(r'"(?:d|p|q|dp|dq|qi|k)\\*"\s{0,4}:\s{0,4}\\*"(?P<secret>[\w\-]{22,4000})\\*"'), _is_jwk_secret,
-        rf'"(?:d|p|q|dp|dq|qi|k)\\*"{_SPACE}*:{_SPACE}*\\*"[A-Za-z0-9_\-?]{{6}}', certain=False,
+        rf'"(?:d|p|q|dp|dq|qi|k)\\*"{_SPACE}*:{_SPACE}*\\*"[A-Za-z0-9_\-?]{{6}}',
     ),
     CookieSecretPattern(
         "cookie", (b"ookie", b"OOKIE"),
         late(r"(?i:cookie)2?\\{0,3}[\"'\])]{0,2}\s{0,3}[:=]\s{0,3}\\{0,3}[\"']?(?P<secret>[^\r\n\"'\\<>]{8,4000})"),
-        near=rf"{ignore_case_in_pattern('cookie')}2?\\*[\"'\])]*{_SPACE}*[:=]{_SPACE}*\\*[\"']?"
-        r"[^\r\n\"'\\<>]{6}", certain=False,
+        near=rf"{ignore_case_in_pattern('cookie')}2?\\*[\"'\])]*{_SPACE}*[:=]{_SPACE}*\\*[\"']?[^\r\n\"'\\<>]{{6}}",
     ),
 )  # fmt: skip
 
-
-SERVICES = split_into_words(
-    "adafruit adobe agentops ai21 airtable aiven alchemy algolia alibaba amplitude anyscale appwrite arize "
-    "artifactory asana assemblyai atlassian auth0 azure azureml backblaze baseten beamer binance bintray bitbucket "
-    "bittrex bitwarden bluesky braintree braze brevo browserbase bugsnag buildkite bunny calendly cerebras checkly "
-    "circleci clarifai clerk clickup cloudflare cloudinary cloudsmith co_api_key codecov cohere coinbase coingecko "
-    "confluence confluent contentful crowdin customerio datadog deepgram deepinfra deepl deepseek dify discord "
-    "dnsimple docusign droneci dropbox dwolla elevenlabs etherscan etsy everhour exa facebook fal_ai fal_key fastly "
-    "finicity finnhub firebase fireworks fivetran flickr freshbooks freshdesk galileo giphy github gitlab gitter "
-    "gladia gocardless godaddy grafana groq helicone heroku hetzner honeybadger honeycomb hubspot humanloop "
-    "hyperbolic infura insomnia intercom ipinfo ipstack iterable jfrog jira jotform jumpcloud klaviyo kong kraken "
-    "kucoin langfuse langsmith launchdarkly lemonsqueezy letta linear linked_in linkedin linode livekit lob loggly "
-    "logtail mailchimp mailerlite mailgun mailjet mapbox mapquest marketo mattermost maxmind meilisearch mem0 meraki "
-    "messagebird mistral mixpanel moonshot nebius netdata netlify new_relic newrelic newsapi ngrok nightfall notion "
-    "novita nylas nytimes okta onesignal openai openrouter openweather opsgenie optimizely paddle pagerduty paypal "
-    "paystack perplexity pinecone pipedrive plaid plivo portkey posthog postmark private_ai privateai pusher qdrant "
-    "qwen railway rapidapi razorpay recaptcha replicate retool revenuecat rollbar runpod runway sambanova scaleway "
-    "sendbird sendgrid sentry serpapi serper shodan signalwire slack smartsheet snowflake snyk sonar splunk spotify "
-    "square squarespace stability statuspage storyblok stripe stytch sumo sumologic supabase survey_monkey tatum "
-    "tavily telegram telnyx thingsboard tiingo tomtom travis trello turso twelvelabs twilio twitch twitter typeform "
-    "typesense unify upstash vapi vercel virustotal vonage voyage vultr wandb weaviate webflow wistia workos xai "
-    "yandex zapier zendesk zeplin zai_api zerobounce zhipu zilliz zoho zoom zyte"
+_WORDS = split_into_words(
+    "alchemy amplitude beamer bunny clerk cohere confluence discord fireworks honeycomb hyperbolic insomnia intercom "
+    "iterable kraken linear lob notion paddle perplexity pinecone plaid postmark pusher railway replicate retool "
+    "runway sentry slack snowflake sonar square stability stripe sumo telegram twitch unify zoom"
 )  # fmt: skip
-"""Services whose keys have no form of their own."""
+SERVICES = _WORDS + split_into_words(
+    "adafruit adobe agentops ai21 airtable aiven algolia alibaba anyscale appwrite arize artifactory asana "
+    "assemblyai atlassian auth0 azure azureml backblaze baseten binance bintray bitbucket bittrex bitwarden bluesky "
+    "braintree braze brevo browserbase bugsnag buildkite calendly cerebras checkly circleci clarifai clickup "
+    "cloudflare cloudinary cloudsmith co_api_key codecov coinbase coingecko confluent contentful crowdin customerio "
+    "datadog deepgram deepinfra deepl deepseek dify dnsimple docusign droneci dropbox dwolla elevenlabs etherscan "
+    "etsy everhour exa facebook fal_ai fal_key fastly finicity finnhub firebase fivetran flickr freshbooks freshdesk "
+    "galileo giphy github gitlab gitter gladia gocardless godaddy grafana groq helicone heroku hetzner honeybadger "
+    "hubspot humanloop infura ipinfo ipstack jfrog jira jotform jumpcloud klaviyo kong kucoin langfuse langsmith "
+    "launchdarkly lemonsqueezy letta linked_in linkedin linode livekit loggly logtail mailchimp mailerlite mailgun "
+    "mailjet mapbox mapquest marketo mattermost maxmind meilisearch mem0 meraki messagebird mistral mixpanel "
+    "moonshot nebius netdata netlify new_relic newrelic newsapi ngrok nightfall novita nylas nytimes okta onesignal "
+    "openai openrouter openweather opsgenie optimizely pagerduty paypal paystack pipedrive plivo portkey posthog "
+    "private_ai privateai qdrant qwen rapidapi razorpay recaptcha revenuecat rollbar runpod sambanova scaleway "
+    "sendbird sendgrid serpapi serper shodan signalwire smartsheet snyk splunk spotify squarespace statuspage "
+    "storyblok stytch sumologic supabase survey_monkey tatum tavily telnyx thingsboard tiingo tomtom travis trello "
+    "turso twelvelabs twilio twitter typeform typesense upstash vapi vercel virustotal vonage voyage vultr wandb "
+    "weaviate webflow wistia workos xai yandex zapier zendesk zeplin zai_api zerobounce zhipu zilliz zoho zyte"
+)  # fmt: skip
+"""Services whose keys have no form of their own; `_WORDS` only with a `SECRET_LABEL`, since prose has them too."""
 
 SERVICE = build_alternation([name.replace("_", mark) for name in SERVICES for mark in ("", "_", "-")])
 """An expression for the names of services in lower case."""
@@ -605,13 +596,16 @@ NEAR_LABEL = (
     r"\\*[\"'`]?[A-Za-z0-9_\-+/.%|:]{8}"
 )
 """Context of a secret that follows a service's name, ``datadog_api_key = "..."``; used like `SecretPattern.near`."""
+_KEY_WORD = r"(?i:key|token|secret|passw|auth|cred|api|pat\b|webhook)"
+SECRET_LABEL = late(_KEY_WORD)
 LABELLED = late(
+    rf"(?!(?i:{build_alternation(_WORDS)})(?![a-z])(?![\w.\t -]{{0,24}}{_KEY_WORD}))"
     rf"(?P<label>(?i:{SERVICE})(?![a-z])[\w.\t -]{{0,24}})"
     rf"(?:\\{{0,15}}[\"'`])?\s{{0,3}}(?:=>|:=|=|:|,)\s{{0,3}}(?:\\{{0,15}}[\"'`])?"
     r"(?P<value>[A-Za-z0-9_\-+/.%|:]{14,500}={0,2})(?![A-Za-z0-9])"
 )
-SECRET_LABEL = late(r"(?i)key|token|secret|passw|auth|cred|api|pat\b|webhook")
-LABELLED_ID = late(r"(?i)[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{24}|[0-9a-f-]{36}|[\d.]+|.*[/.].*")
+_HEX_ID = r"(?i)(?:0x)?(?:[0-9a-f]{24}|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})"
+LABELLED_ID = late(_HEX_ID + r"|[0-9a-f-]{36}|[\d.]+|.*[/.].*|[a-z]+:.*")
 """Values that are ids of commits, files and rows far more often than keys; they need a `SECRET_LABEL`."""
 
 # -- by name -----------------------------------------------------------------------------------------------------------
@@ -715,10 +709,9 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
 
 
 def is_credential_name(name: str) -> bool:
-    lower = name.lower()
-    if lower.replace("-", "").replace("_", "") in _SECRET_MEMBERS or is_credential_parameter(name, "REDACTED"):
-        return True
-    return SECRET_HEADER.search(lower) is not None or CREDENTIAL_HEADER.search(lower) is not None
+    bare_name = name.lower().replace("-", "").replace("_", "")
+    named = bare_name in _SECRET_MEMBERS or is_credential_parameter(name, "REDACTED")
+    return named or SECRET_HEADER.search(name.lower()) is not None
 
 
 NAME_WORDS = (
@@ -777,9 +770,7 @@ _OTHER_NAME = late(
     r"|pagination|progress(?=[_.\-]?token))[_.\-]?(?:pass|token|key|secret|password)$"
 )
 _SURE_TOKEN = late(rb"(?:access|auth|api|refresh|bearer|bot|personal|session|id|deploy|private)[_.\-]?token$")
-AN_ID = late(
-    r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{24}|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|[\d.\-]+"
-)
+AN_ID = late(_HEX_ID + r"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[\d.\-]+")
 _SHORT, _MIDDLE, _LONG_ENOUGH = 8, 12, 16
 
 

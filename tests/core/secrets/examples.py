@@ -208,6 +208,9 @@ NO_SECRETS = [
     "x-ratelimit-remaining-tokens: 149984 max_tokens=4096 total_tokens=12 key=value code=200 state=running",
     "import { createClientSecretCredentialProvider2024 } from './auth/createClientSecretCredentialProvider2024'",
     "QWxsIHRoZSB3b3JsZCdzIGEgc3RhZ2UsIGFuZCBhbGwgdGhlIG1lbiBhbmQgd29tZW4gbWVyZWx5IHBsYXllcnM=",
+    "spotify:track:4uLU6hMCjMI75M1A2tKUQC, see spotify:album:2up3OPMp9Tb4dAKM2erWXQ; etherscan: 0x1f9840a85d5aF5bf1D1762F9",
+    "square = b1c2d3e4f5a6b7c8d9, linear: LIN-2024A7x9Kq3Zt8, Stripe = 4mm8space2mm4line3x9; insomnia, 3am2nights4weeks5x",
+    '{"token": "0x1f9840a85d5aF5bf1D1762F925BDADdC4201F984"} token: 0x1f9840a85d5aF5bf1D1762F925BDADdC4201F984',
     "A sentence that ends in class.\nnextMethodNameThatIsLong2 and/or src/main/java/com/acme/Service1.java:42",
 ]
 
