@@ -59,7 +59,6 @@ from llmproxy.suite.schema.suite import (
     ChatOrSimulateStep,
     ChatStep,
     JudgeStep,
-    Scenario,
     SetupStep,
     SimulateStep,
     StepBase,
@@ -92,12 +91,17 @@ _FAST = 20.0
 _TOLD = 3  # differences in a label
 
 
-def hash_step_inputs_affecting_answer(scenario: Scenario, step: StepBase) -> str:
+def hash_step_inputs_affecting_answer(case: SuiteCase, step: StepBase) -> str:
     """Return a digest of what a step's answers depend on besides the texts in a report; empty if it is no talk."""
     if not isinstance(step, ChatOrSimulateStep):
         return ""
+    scenario = case.scenario
     said = step.simulate.model_dump(exclude={"model", "criteria"}) if isinstance(step, SimulateStep) else None
-    told = [said, scenario.mock, scenario.faults, step.faults]
+    later = [row for each in scenario.steps if isinstance(each, SetupStep) for row in each.setup]
+    told: list[object] = [said, scenario.mock, scenario.faults, step.faults, scenario.user_id, step.conversation]
+    told += [step.continue_conversation, [row.model_dump() for row in (*scenario.setup, *later)]]
+    if "$" in str(told):  # a variable that only assertions have changes no answer
+        told.append(case.values)
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 
@@ -142,7 +146,7 @@ async def _run_talk_step(
     send: Callable[[SuiteConversation], Awaitable[tuple[str, list[Assertion]]]],
 ) -> StepResult:
     if context.recorded is not None:
-        given = hash_step_inputs_affecting_answer(context.case.scenario, step)
+        given = hash_step_inputs_affecting_answer(context.case, step)
         context.recorded.begin_step(context.index, step.kind, given)
     entities = [item.entity for item in step.created or ()] if context.recorded is None else []
     before = await asyncio.to_thread(take_row_snapshot_before_step, context.rows, entities) if entities else None
@@ -364,7 +368,7 @@ class _CaseRun:
 
     def _build_step_event(self, index: int, step: StepBase) -> Step:
         about, place = self.emitter.about, _format_place(step.place)
-        given = hash_step_inputs_affecting_answer(self.case.scenario, step)
+        given = hash_step_inputs_affecting_answer(self.case, step)
         return Step(run_id=about.run_id, index=index, kind=step.kind, label=step.label or "", place=place, given=given)
 
     async def _recheck_late_calls(self, context: StepContext) -> None:

@@ -248,8 +248,8 @@ class ReplayingAgentAdapter(AgentAdapter):
             )
         if talk.given != given:
             raise RunNotRejudgeable(
-                f"step {index + 1}: the simulated user's task, the mocks or the faults are others than in the recorded"
-                f" run {self.run.run_id}: it has to be run, not judged again."
+                f"step {index + 1}: the user or the task, the conversation, rows of `setup`, the mocks or the faults"
+                f" are others than in the recorded run {self.run.run_id}: it has to be run, not judged again."
             )
         self._turns, self._late = list(talk.turns), talk.late
 

@@ -12,6 +12,7 @@ import pytest
 
 from llmproxy.errors import SettingsError, SuiteError
 from llmproxy.suite.reading.project_settings import SuiteCommandOptions
+from llmproxy.suite.run.case_runner import hash_step_inputs_affecting_answer
 from llmproxy.suite.run.run_context import SuiteRunContext, list_store_entities_of_scenario, load_runs_to_rejudge
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.suite import rig
@@ -190,7 +191,8 @@ def test_a_judge_is_asked_anew_and_replayed_later(tape: Tape) -> None:
     ([STEP, "{verify: {entity: tasks, count: 1}}"], "verify: cannot be judged again: rows were looked at"),
     (["{chat: 'weather?', created: [{entity: tasks}]}"], "created[0]: cannot be judged again"),
     (["{simulate: {goal: know the weather}}"], "step 1 was a `chat` in the recorded run"),
-    (["{chat: 'weather?', faults: http-500}"], "the mocks or the faults are others than in the recorded run"),
+    (["{chat: 'weather?', conversation: other}"], "the mocks or the faults are others than in"),
+    (["{chat: 'weather?', faults: http-500}"], "the mocks or the faults are others than in"),
     (["{chat: 'weather?', messageProcessing: {condenser: {activated: false}}}"], "what the agent itself said of it"),
 ])  # fmt: skip
 def test_what_cannot_be_judged_again_is_an_error(tape: Tape, steps: list[str], why: str) -> None:
@@ -253,7 +255,21 @@ def test_another_conversation_is_not_judged(tape: Tape) -> None:
     record(tape, simulated.replace("one", "who"), "simulated.json")
     other = simulated.replace("one", "who").replace("know it", "book it")
     code, said = again(tape, other, report="simulated.json")
-    assert (code, "the simulated user's task" in said) == (3, True), said
+    assert (code, "the user or the task" in said) == (3, True), said
+
+
+def test_what_an_answer_depends_on_is_in_its_digest(tmp_path: Path) -> None:
+    """User, conversation, rows and the variables in them; not a variable that only an assertion has."""
+    step, setup = "{chat: 'weather?', response: {contains: $x}}", "    setup: [{insert: tasks, data: {title: $x}}]\n"
+
+    def digest(step: str, more: str = "", x: int = 1) -> str:
+        (case,) = rig.cases_of(tmp_path, suite("{chat: hi}", step, more=f"    vars: {{x: {x}}}\n{more}"))
+        return hash_step_inputs_affecting_answer(case, case.scenario.steps[-1])
+
+    found = [digest(step), digest(step, "    userId: bob\n"), digest(step, setup), digest(step, setup, x=2)]
+    found += [digest(step.replace("}}", f"}}, {each}}}")) for each in ("conversation: a", "continueConversation: true")]
+    assert len(set(found)) == len(found)
+    assert digest(step, x=2) == found[0]
 
 
 def test_a_report_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
