@@ -24,8 +24,8 @@ from llmproxy.trace.trace_file import AgentRun, Cassette
 OnUnknown = Literal["fail", "ignore"]
 _SHOWN = 300
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
-_CONDITION = re.compile(r"\(\?<?[=!]|\[\^|\\[DWSB]")
-"""What lets a pattern match an empty text and not every other: a look-around, a negated set."""
+_ANYTHING = ("", "\n", "\N{SECTION SIGN}", "0 Zz", " a\n-b\n")
+"""Texts without anything in common: a pattern that all of them match holds for every text, unless it forbids one."""
 Subject = Cassette | AgentRun
 Mode = Literal["strict", "unordered", "subset", "superset"]
 
@@ -45,8 +45,8 @@ def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionRes
     """The output matches this regular expression somewhere. Raises `re.error`; ValueError if every text matches it."""
     cassette = unwrap_cassette_from_run(run)
     compiled = re.compile(pattern)
-    if compiled.search("") and compiled.search("\0") and not _CONDITION.search(compiled.pattern):
-        raise ValueError(f"output_matches() of {compiled.pattern!r} always holds: it matches nothing in any text")
+    if all(map(compiled.search, _ANYTHING)) and not re.search(r"\(\?<?!", compiled.pattern):
+        raise ValueError(f"output_matches() of {compiled.pattern!r} always holds: it matches in any text")
     text = cassette.output_text
     found = compiled.search(text)
     problem = "" if found else f"{compiled.pattern!r} matches nowhere in the output: {_clip_text(text)!r}"
@@ -194,14 +194,19 @@ def build_assertion_result(
     name: str, subject: Cassette, expected: Any, actual: Any, problem: str, *, counts_all: bool = False
 ) -> AssertionResult:
     """Return an assertion's result; `problem`: empty if it holds; `counts_all`: only if every tool call is known."""
-    empty = not (subject.spans or subject.output_text or subject.total_tokens or subject.total_duration_ms)
-    if empty and not problem and not subject.tool_call_count and not subject.total_cost_usd:
-        problem = "Nothing was recorded in this trace, so nothing is proven."
-    elif not problem and subject.was_refused:
-        problem = "Every request to a model in this trace got an HTTP error, so nothing is proven."
-    elif not problem and counts_all and (unread := subject.unknown.get("answers")):
-        problem = f"Not all tool calls are known: {format_count(unread, 'answer')} could not be read, or broke off."
+    problem = problem or _explain_unproven(subject, counts_all=counts_all)
     return AssertionResult(name, not problem, expected, actual, problem)
+
+
+def _explain_unproven(subject: Cassette, *, counts_all: bool) -> str:
+    seen = subject.spans or subject.output_text or subject.total_tokens or subject.total_duration_ms
+    if not (seen or subject.tool_call_count or subject.total_cost_usd):
+        return "Nothing was recorded in this trace, so nothing is proven."
+    if subject.was_refused:
+        return "Every request to a model in this trace got an HTTP error, so nothing is proven."
+    if counts_all and (unread := subject.unknown.get("answers")):
+        return f"Not all tool calls are known: {format_count(unread, 'answer')} could not be read, or broke off."
+    return ""
 
 
 def matches_partially(wanted: Any, given: Any) -> bool:
@@ -248,7 +253,8 @@ def tool_called(
         elif tool_name not in sequence or sign * (sequence.index(other) - sequence.index(tool_name)) <= 0:
             problem = f"{tool_name!r} was not first called {word} {other!r}: {sequence}."
     expected = {"tool": tool_name} | conditions
-    return build_assertion_result(name, cassette, expected, actual, problem, counts_all=times is not None)
+    counts_all = (times, before, after) != (None, None, None)
+    return build_assertion_result(name, cassette, expected, actual, problem, counts_all=counts_all)
 
 
 def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResult:
@@ -312,5 +318,7 @@ def same_tool_calls(
     lines = [change.describe() for change in diff.tool_changes if change.looks is None]
     if diff.tool_sequence_changed:
         lines.append(f"Tool sequence: {diff.old_tool_sequence} → {diff.new_tool_sequence}")
+    if not lines and (unproven := _explain_unproven(old, counts_all=True)):
+        lines.append(f"The baseline: {unproven}")
     sequences = diff.old_tool_sequence, diff.new_tool_sequence
     return build_assertion_result("same_tool_calls", new, *sequences, "\n".join(lines), counts_all=True)

@@ -94,6 +94,9 @@ def test_an_answer_that_was_not_read_proves_no_absence(kind: str) -> None:
     run = build_trace_from_interactions([replace(ASKED, response=replace(response, status=status, ending=ending))], "x")
     results = [no_tool_called(run), no_tool_called(run, "a"), tool_called(run, "a", times=0), no_loops(run)]
     results += [tool_trajectory(run, [], mode="subset"), tool_order(run, [], strict=True), same_tool_calls(run, run)]
+    results += [same_tool_calls(tools(output_text="x"), run), same_tool_calls(tools(output_text="x"), Cassette())]
+    late = replace(run, spans=[*RUN.spans, *run.spans])
+    results += [tool_called(late, "b", after="a"), tool_called(late, "a", before="b")]
     results += [cost_under(run, 1), token_count_under(run, 999), latency_under(run, 9e9)] if status == 500 else []
     assert not any(results)
     assert all(each.message for each in results)
