@@ -89,8 +89,8 @@ async def _run_hook_function(target: str, folder: Path, env: Mapping[str, str], 
 
 
 async def _run_hook_command(command: str | tuple[str, ...], folder: Path, env: Mapping[str, str], name: str) -> None:
-    words = shlex.split(command) if isinstance(command, str) else list(command)
     try:
+        words = shlex.split(command) if isinstance(command, str) else list(command)
         process = await asyncio.create_subprocess_exec(
             *words,
             cwd=folder,
@@ -102,6 +102,8 @@ async def _run_hook_command(command: str | tuple[str, ...], folder: Path, env: M
         )
     except OSError as error:
         raise MachineError(f"{name}: {words[0]} cannot be executed: {error.strerror or error}") from error
+    except ValueError as error:  # an open quote, a NUL
+        raise SuiteError(f"{name}: {command!r} is no command: {error}") from error
     try:
         said, _ = await process.communicate()
     except BaseException:

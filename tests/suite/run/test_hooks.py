@@ -48,6 +48,8 @@ def test_functions_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ({"command": "false"}, "ended with 1"),
     ({"command": ["sh", "-c", "echo why >&2; exit 3"]}, "ended with 3:\nwhy"),
     ({"command": "no-such-program-here"}, "cannot be executed"),
+    ({"command": "echo 'x"}, "No closing quotation"),
+    ({"command": ["echo", "a\0b"]}, "null byte"),
     ({"python": "own_hooks.py:fail"}, "KeyError"),
     ({"python": "own_hooks.py:text"}, "no function"),
     ({"python": "own_hooks.py:nothing"}, "nothing"),
