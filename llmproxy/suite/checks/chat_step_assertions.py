@@ -104,12 +104,14 @@ class SuiteSnapshotFile:
             return cls(path, update)
         except (OSError, ValueError, RecursionError) as error:
             raise SuiteError(f"{path}: the snapshots cannot be read: {error}") from error
-        if not isinstance(tree, dict) or tree.get("version") != FORMAT or not isinstance(tree.get("scenarios"), dict):
+        found = tree.get("scenarios") if isinstance(tree, dict) and tree.get("version") == FORMAT else None
+        steps = found.values() if isinstance(found, dict) else [None]
+        if not all(isinstance(each, dict) and all(isinstance(x, dict) for x in each.values()) for each in steps):
             raise SuiteError(
                 f"{path} holds no snapshots of version {FORMAT}.",
                 hint="`--update` writes them anew once it is removed.",
             )
-        return cls(path, update, values=tree["scenarios"])
+        return cls(path, update, values=found or {})
 
     def store_value(self, scenario: str, step: str, what: str, value: object, sample: int = 1) -> bool:
         """Store the value of a scenario's run; returns False, and stores nothing, if other runs have another value."""

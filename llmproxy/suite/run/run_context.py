@@ -140,7 +140,7 @@ def load_runs_to_rejudge(path: Path, cases: Iterable[str] | None, store: Path) -
         found = {(run.case, run.sample): run for run in (_events_to_run(*entry) for entry in read_report_runs(path))}
     except OSError as error:
         raise SettingsError(f"--rejudge {path} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         hint = "llmproxy test --report json=FILE writes one."
         raise SettingsError(f"--rejudge {path} is no JSON report of a test.", hint=hint) from error
     if cases is not None and not {case for case, _ in found} & set(cases):

@@ -97,9 +97,10 @@ def test_runs_that_answer_differently_have_no_snapshot(tmp_path: Path) -> None:
 def test_a_file_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     """It is neither taken for an empty one nor written over."""
     path = tmp_path / "t.suite.snapshots.json"
-    for text in ("{", "[]", '{"version": 99, "scenarios": {}}'):
+    shapes = ('{"version": 1, "scenarios": {"a": []}}', '{"version": 1, "scenarios": {"a": {"1": []}}}')
+    for text in ("{", "[]", '{"version": 99, "scenarios": {}}', *shapes):
         path.write_text(text)
-        with pytest.raises(SuiteError):
+        with pytest.raises(SuiteError, match=path.name):
             SuiteSnapshotFile.load_for_suite(tmp_path / "t.suite.yaml")
 
 

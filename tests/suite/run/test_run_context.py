@@ -281,9 +281,12 @@ def test_a_report_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     }
     (tmp_path / "r.json").write_text(json.dumps({"scenarios": [{"runs": [run]}]}))
     (tmp_path / "n.json").write_text("[]")
+    first = {"event": "message", "message": {"content": "hi"}, "author": "agent", "recordings": []}
+    (tmp_path / "m.json").write_text(json.dumps({"scenarios": [{"runs": [run | {"parts": [first]}]}]}))
     for name, said in (
         ("gone.json", "cannot be read"),
         ("n.json", "no JSON report"),
+        ("m.json", "m.json is no JSON report"),
         ("r.json", "it has x, and none of what is selected"),
     ):
         with pytest.raises(SettingsError, match=said):
