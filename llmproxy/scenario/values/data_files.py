@@ -178,8 +178,10 @@ def _check_ids(rows: Sequence[DataFileRow], file: str) -> None:
         if isinstance(name, dict | list):
             odd = f"the `id` of a case is a text or a number, not {json.dumps(name)[:60]}"
             raise DataFileError(file, row.line, odd)
-        if (first := seen.setdefault(str(name), row.line)) != row.line:
-            raise DataFileError(file, row.line, f"the id {str(name)!r} stands here twice, first in line {first}")
+        if str(name) in seen:
+            odd = f"the id {str(name)!r} stands here twice, first in line {seen[str(name)]}"
+            raise DataFileError(file, row.line, odd)
+        seen[str(name)] = row.line
 
 
 KINDS: dict[str, Callable[[str, str], list[DataFileRow]]] = {

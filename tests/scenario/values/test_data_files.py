@@ -46,6 +46,7 @@ def test_what_files_mean(tmp_path: Path, name: str, text: str, want: list[object
         ("a.csv", "id,id\na,b\n", 1, "two columns are called 'id'"),
         ("a.csv", "id,city\na,Rome\n,Paris\n", 3, "this case has no `id`"),
         ("a.csv", "id,city\na,Rome\na,Paris\n", 3, "the id 'a' stands here twice, first in line 2"),
+        ("a.json", '[{"id": "a"}, {"id": "a"}]', 1, "the id 'a' stands here twice, first in line 1"),
         ("a.csv", 'id,city\na,"Rome\n', 2, "is no CSV"),
         ("a.jsonl", '{"id": "a"}\n{"n": 1}\n', 2, "this case has no `id`"),
         ("a.jsonl", '{"n": 1}\nn: 2\n', 2, "is no JSON: Expecting value (column 1)"),
