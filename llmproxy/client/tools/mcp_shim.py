@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -318,10 +319,14 @@ class EngineShimBackend:
             self._engine.redactor.learn_declared_secret(value)
 
     def end(self, unasked: Sequence[tuple[int, bytes]], *, in_order: bool) -> None:
+        from llmproxy.core.engine.fault_injection import FaultFeature
+
         try:
             self._on_client_end(unasked)
+            idle = self._engine.get_feature(FaultFeature).explain_idle_rules()
             if in_order:
                 self._engine.sessions.close_session(self._session)
         finally:
             self._engine.close()
             self._journal.close()
+        sys.stderr.writelines(f"llmproxy: mcp: {reason}\n" for reason in idle.values())

@@ -14,6 +14,7 @@ import pytest
 
 from llmproxy.cli import load_command
 from llmproxy.client.tools.mcp_shim import (
+    EngineShimBackend,
     McpShimOptions,
     ProxyClientShimBackend,
     choose_mcp_server_name,
@@ -23,6 +24,7 @@ from llmproxy.client.tools.mcp_shim import (
 from llmproxy.core.secrets.entropy import list_secret_env_values
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.errors import MachineError
+from llmproxy.settings import Settings
 from tests.support.process import clean_env
 from tests.test_architecture import HEAVY, imported
 
@@ -187,6 +189,13 @@ def test_which_variables_are_secrets_by_their_names(name: str, is_secret: bool) 
     value = "Hx7Qm2Wz9LpT4vRk8sBn"
     assert list_secret_env_values({name: value}) == [value] * is_secret
     assert Redactor({name: value}).text(f"it is {value}") == ("it is [REDACTED]" if is_secret else f"it is {value}")
+
+
+def test_fault_rules_that_met_no_call_are_listed_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a proxy does: a typing error in a rule is not taken for a passed test."""
+    backend = EngineShimBackend(Settings(store=tmp_path / "x.db", faults="mcp-gone@9"), "tools", {}, ())
+    backend.end([], in_order=True)
+    assert capsys.readouterr().err == "llmproxy: mcp: fault mcp-gone (rule 1) met no call: no call came\n"
 
 
 def receive(client: socket.socket) -> None:
