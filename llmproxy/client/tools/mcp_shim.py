@@ -34,8 +34,6 @@ from llmproxy.errors import MachineError, SettingsError, redact_url_passwords
 from llmproxy.protocol import CONTROL_PREFIX, DEFAULT_SESSION, RUN_VARIABLE, URL_VARIABLE, Decision, McpStdioLineOutcome
 
 if TYPE_CHECKING:
-    from http.client import HTTPConnection
-
     from llmproxy.core.engine.engine import Engine
     from llmproxy.core.sessions.exchange import Exchange
     from llmproxy.settings import Settings
@@ -52,6 +50,8 @@ _NAMED_VALUE = re.compile(r"(?P<name>-{0,2}[A-Za-z_][\w-]*)(?:=|:\s*)(?P<value>.
 _SCHEMES = ("Basic", "Bearer", "Token")
 _NO_PROGRAM = re.compile(r"-|[A-Za-z_]\w*=|[A-Z0-9]+_[A-Z0-9_]+$|$")
 """Options, and the variables of ``env`` and ``docker run -e``."""
+_PROXY_URL = re.compile(r"http://([^/@]*@)?(\[[^/@]+\]|[^\s/:@\[]+)(:[1-9]\d{0,4})?([/?#].*)?", re.IGNORECASE)
+"""One that names its host: the secrets of the environment must go to no other."""
 SHORTEST_SECRET = 8
 
 
@@ -91,7 +91,6 @@ def run_mcp_shim(asked: McpShimOptions, env: Mapping[str, str]) -> int:
     command, secrets = split_secrets_from_command(asked.command)
     tmp = env.get("TMPDIR", "/tmp").rstrip("/")  # noqa: S108 - compared with
     places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": tmp}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
     host = _make_backend(asked, asked.name or choose_mcp_server_name(command, places), env, secrets)
     gc.enable()  # `__main__` put it off
     own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
@@ -139,7 +138,7 @@ def _make_backend(
     if url := asked.proxy or env.get(URL_VARIABLE, ""):
         if flags:
             raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
-        if not _is_http_url(url):
+        if not _PROXY_URL.fullmatch(url):
             meant = "http://HOST:PORT" if "//" in url else f"http://{url}"
             raise SettingsError(f"{'--proxy' if asked.proxy else URL_VARIABLE} {url}: write {meant}")
         named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
@@ -148,15 +147,6 @@ def _make_backend(
     from llmproxy.settings import load
 
     return EngineShimBackend(add_env_upstreams(load(flags, env, Path.cwd()), env).settings, server, env, secrets)
-
-
-def _is_http_url(url: str) -> bool:
-    """Return whether a URL names a host over HTTP: secrets must go to no other."""
-    try:
-        parts = urlsplit(url)
-        return parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # the port is no number
-        return False
 
 
 _RUNNERS = frozenset({
@@ -203,10 +193,11 @@ class ProxyClientShimBackend:
 
     def __init__(self, url: str, session: str, server: str, connection: str, secrets: Sequence[str] = ()) -> None:
         """Serve one client of `server`; `secrets` are values that must not be stored."""
+        from http.client import HTTPConnection
+
         parts = urlsplit(url)
         self._url = redact_url_passwords(url)
-        self._place = parts.hostname or "", parts.port or 80
-        self._http: HTTPConnection | None = None
+        self._http = HTTPConnection(parts.hostname or "", parts.port or 80, timeout=TIMEOUT)
         self._path = f"{CONTROL_PREFIX}sessions/{quote(session, safe='')}/tools"
         self._about: dict[str, Any] = {"connection": connection, "server": server}
         self._first: dict[str, Any] = {"secrets": list(secrets)} if secrets else {}
@@ -228,22 +219,15 @@ class ProxyClientShimBackend:
 
     def end(self, unasked: Sequence[tuple[int, bytes]], *, in_order: bool) -> None:  # noqa: ARG002 (as above)
         self._post_event({"end": True, "lines": _lines_to_json(unasked)})
-        self._get_connection().close()
-
-    def _get_connection(self) -> HTTPConnection:
-        """Return the connection; http.client reopens it if the proxy closed it after hours without a call."""
-        from http.client import HTTPConnection
-
-        connection = self._http = self._http or HTTPConnection(*self._place, timeout=TIMEOUT)
-        if not is_socket_idle(connection.sock):
-            connection.close()
-        return connection
+        self._http.close()
 
     def _post_event(self, what: Mapping[str, object]) -> dict[str, Any]:
         """Send one call, without retry: half an answer is an error. Raises MachineError."""
         from http.client import HTTPException
 
-        connection = self._get_connection()
+        connection = self._http
+        if not is_socket_idle(connection.sock):  # the proxy closed it after hours without a call
+            connection.close()
         try:
             body = json.dumps({**self._about, **what})
             connection.request("POST", self._path, body, {"content-type": "application/json"})
@@ -290,6 +274,7 @@ class EngineShimBackend:
         from llmproxy.core.bindings import build_run_variable
         from llmproxy.core.control.mcp_shim_endpoint import ProxySideStdioSession
         from llmproxy.core.engine.engine import Engine
+        from llmproxy.core.engine.fault_injection import FaultFeature
         from llmproxy.core.faults.parsing import load_faults
         from llmproxy.core.keys.user_rules import Rules
         from llmproxy.core.secrets.redact import Redactor
@@ -309,6 +294,7 @@ class EngineShimBackend:
         self._engine = Engine(
             config, redactor=Redactor(), journal=self._journal, now=time.time, clock=time.monotonic, holder=holder
         )
+        self._faults = self._engine.get_feature(FaultFeature)
         found = [build_run_variable(**each) for each in detect_cwd_home_date_variables(env, Path.cwd(), git=False)]
         session = self._engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
         self._session = session.name
@@ -319,11 +305,9 @@ class EngineShimBackend:
             self._engine.redactor.learn_declared_secret(value)
 
     def end(self, unasked: Sequence[tuple[int, bytes]], *, in_order: bool) -> None:
-        from llmproxy.core.engine.fault_injection import FaultFeature
-
         try:
             self._on_client_end(unasked)
-            idle = self._engine.get_feature(FaultFeature).explain_idle_rules()
+            idle = self._faults.explain_idle_rules()
             if in_order:
                 self._engine.sessions.close_session(self._session)
         finally:

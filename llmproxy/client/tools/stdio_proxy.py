@@ -45,11 +45,8 @@ BLIND = 0.005
 """Seconds to wait where reading cannot be observed."""
 
 
-class LineTooLong(MachineError): ...
-
-
 def iterate_stream_lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """Yield lines as they arrive, with their line ends; an incomplete last line too. Raises LineTooLong."""
+    """Yield lines as they arrive, with their line ends; an incomplete last line too. Raises MachineError."""
     parts: list[bytes] = []
     size = 0
     while data := read(READ):
@@ -61,7 +58,7 @@ def iterate_stream_lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
             parts.append(data[begin:])
             size += len(data) - begin
         if size > LONGEST_LINE:
-            raise LineTooLong(f"a line of over {LONGEST_LINE} bytes")
+            raise MachineError(f"a line of over {LONGEST_LINE} bytes")
     if parts:
         yield b"".join(parts)
 
@@ -106,10 +103,9 @@ class McpServerProcess:
         if at_once:
             self._child.terminate()
         for step in (self._child.terminate, self._child.kill):
-            try:
-                return self._child.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                step()
+            if (code := self.wait(PATIENCE)) is not None:
+                return code
+            step()
         return self._child.wait()
 
     def close(self) -> None:
@@ -256,7 +252,7 @@ class StdioProxy:
     # --- the client ------------------------------------------------------------------------------------------------
 
     def serve(self, read: Callable[[int], bytes]) -> int:
-        code, in_order = 0, False
+        in_order = False
         try:
             for line in iterate_stream_lines(read):
                 self.on_client_line(line)
@@ -482,12 +478,11 @@ class StdioProxy:
                 if asking is None:
                     break
                 asking.join()  # what was asked for is answered, as a server would
-            if self._server is not None:
+            if self._server is not None and self._reader is not None:
                 code = self._server.end(at_once=bool(self.failed) or self._gone)
-                if self._reader is not None:
-                    self._reader.join(2.0)
-                    if not self._reader.is_alive():
-                        self._server.close()
+                self._reader.join(2.0)
+                if not self._reader.is_alive():
+                    self._server.close()
         finally:
             self._tells_end = True
             self._call_backend_or_stop(lambda: self._host.end(self._unasked, in_order=in_order))

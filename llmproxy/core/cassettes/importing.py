@@ -182,8 +182,8 @@ class _ExchangeConverter:
         canonical = self.canonical(request, route, sample)
         key = build_key(canonical)
         stream = asks_for_stream(route, parse_json_or_none(body))
-        response = _build_response(each, route, extra, stream=stream)
-        response, replaced = self.redactor.redact_response(response, each.method)
+        made = _build_response(each, route, extra, stream=stream)
+        response, replaced = self.redactor.redact_response(made, each.method)
         self.occurrences[sample, party, key] += 1
         if response.ending is Ending.LEFT and extra.get_number("occurrence", 1) > self.occurrences[sample, party, key]:
             self.occurrences[sample, party, key] += 1  # a gap before it marks that it was left again

@@ -169,10 +169,9 @@ def _check_call_number(value: Json, name: str, least: int) -> int:
 def parse_overriding_model_answer(value: Json) -> Message:
     """Parse an answer, an object of text and tool calls. Raises OverrideError."""
     hint = 'An answer is a text, or {"text": "...", "tool_calls": [{"name": "...", "arguments": {...}}]}.'
-    if not isinstance(value, dict) or not value or set(value) - {"text", "tool_calls"}:
-        raise OverrideError(f"llmproxy: an overridden answer is {format_given_value(value)}.", hint=hint)
-    text, calls = value.get("text") or "", value.get("tool_calls") or []
-    if not isinstance(text, str) or not isinstance(calls, list) or not (text or calls or "text" in value):
+    parts = value if isinstance(value, dict) and set(value) <= {"text", "tool_calls"} else {}
+    text, calls = parts.get("text") or "", parts.get("tool_calls") or []
+    if not isinstance(text, str) or not isinstance(calls, list) or not (text or calls or "text" in parts):
         raise OverrideError(f"llmproxy: an overridden answer is {format_given_value(value)}.", hint=hint)
     return Message("assistant", text, tuple(_parse_overriding_tool_call(each, hint) for each in calls))
 

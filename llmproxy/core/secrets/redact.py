@@ -388,12 +388,12 @@ class Redactor:
     def redact_response(self, response: Response, method: str = "POST") -> tuple[Response, bool]:
         """Return the response for storage, and whether a secret in it was overwritten (with as many bytes)."""
         headers = []
-        kept = "content-length" if response.has_length_of_absent_body(method) else ""
+        kept = "content-length" if method == "HEAD" or response.status == 304 else ""  # no framing: what a GET gets
         flagged = False
         for name, value in response.headers:
             lower = name.lower().removeprefix(TRAILER)
-            dropped = lower in secret_kinds.DROPPED_HEADERS or lower.startswith(secret_kinds.DROPPED_PREFIXES)
-            if dropped and lower != kept:
+            dropped = lower in secret_kinds.DROPPED_HEADERS and lower != kept
+            if dropped or lower.startswith(secret_kinds.DROPPED_PREFIXES):
                 continue
             named = value.strip() and secret_kinds.ANSWER_HEADER.search(lower)
             spans = [SecretSpan(0, len(value), CREDENTIAL)] if named else self._find_in_header(value)

@@ -197,10 +197,6 @@ class Response:
     def mime_type(self) -> str:
         return header(self.headers, "content-type") or ""
 
-    def has_length_of_absent_body(self, method: str) -> bool:
-        """Return whether a content-length is no framing, but the length of what a GET would get."""
-        return method == "HEAD" or self.status == 304
-
 
 @dataclass(frozen=True, slots=True)
 class Usage:

@@ -211,7 +211,7 @@ def _build_head(
     chunked: bool, length: int | None, close: bool,
 ) -> bytes:  # fmt: skip
     gone = NOT_REPLAYED.union(name for name, _ in extra)  # these replace recorded fields of the same name
-    if response.has_length_of_absent_body(client.method):
+    if client.method == "HEAD" or response.status == 304:  # here it is no framing, but what a GET would get
         gone -= {"content-length"}
     fields = [
         (name, value) for name, value in response.headers if name.lower() not in gone and not name.startswith(TRAILER)

@@ -252,7 +252,6 @@ def test_a_connection_that_was_closed_while_nothing_was_asked_is_opened_again() 
     to = host([answer()], [answer()], [answer(b"{}")])
     for _ in range(2):
         assert to.on_line(b"{}").forward == 1
-        assert to._http is not None
         assert to._http.sock.recv(1, socket.MSG_PEEK) == b""  # the end has come
     to.end([], in_order=True)
 
@@ -276,4 +275,4 @@ def test_what_the_proxy_refuses_is_said_in_its_words() -> None:
     to = host([answer(b'{"error": {"message": "disk full"}}', "500 Internal Server Error")])
     with pytest.raises(MachineError, match=r"^disk full$"):
         to.on_server_answer(1, [])
-    to._get_connection().close()
+    to._http.close()
