@@ -26,7 +26,7 @@ from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.traffic.canonical_json import parse_json_or_none
 from llmproxy.core.traffic.interaction import Headers, Interaction, Response, remove_headers
 
-_SPACE = re.compile(r"\ufeff?[ \t\r\n]*")
+_SPACE = re.compile(r"(?:\xef\xbb\xbf)?[ \t\r\n]*")
 _LINE_END = re.compile(rb"\r\n?|\n")
 _EMPTY_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _decoder = json.JSONDecoder()
@@ -81,11 +81,8 @@ def _list_edits(part: JsonValueSpanInBody, was: dict[str, Any], now: dict[str, A
 
 
 def _list_member_edits(part: JsonValueSpanInBody, path: tuple[str, ...], value: object) -> Iterator[ByteReplacement]:
-    text = part.data.decode("utf-8", "surrogateescape")
-    if (found := find_member_span(text, path)) is None:
-        return
-    start, end = (part.start + len(text[:at].encode("utf-8", "surrogateescape")) for at in found)
-    yield ByteReplacement(start, end, json.dumps(value, ensure_ascii=True).encode())
+    if found := find_member_span(part.data.decode("latin-1"), path):  # so that its positions are those of the bytes
+        yield ByteReplacement(part.start + found[0], part.start + found[1], json.dumps(value).encode())
 
 
 def find_member_span(text: str, path: tuple[str, ...], at: int = 0) -> tuple[int, int] | None:

@@ -442,9 +442,8 @@ def find_exit_code_and_reason(
         totals, unused, used=used, fail_on_miss=settings.fail_on_miss, strict=settings.strict
     )
     if doubts:
-        return Exit.MISS, format_exit_code_reason(
-            Exit.MISS, "--strict" if settings.strict else "--fail-on-miss", *doubts
-        )
+        option = "--strict" if settings.strict else "--fail-on-miss"
+        return Exit.MISS, format_exit_code_reason(Exit.MISS, option, *doubts)
     forbidden = find_fail_on_exit_code(totals, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
     return forbidden or (Exit.OK, "")
 

@@ -121,11 +121,10 @@ def _find_argument_secret(name: str, value: str) -> str:
     if _SECRET_ARGUMENT.search(name.replace("-", "_")):
         parts = value.split()
         return parts[-1 if parts[0] in _SCHEMES else 0] if parts else ""  # a shell's command goes on after it
-    password = (
-        value.partition(":")[2] if _LOGIN_ARGUMENT.fullmatch(name) and may_be_value_of_secret_variable(value) else ""
-    )
-    if len(password) >= SHORTEST_SECRET and may_be_value_of_secret_variable(password):
-        return password
+    if _LOGIN_ARGUMENT.fullmatch(name) and may_be_value_of_secret_variable(value):
+        password = value.partition(":")[2]
+        if len(password) >= SHORTEST_SECRET and may_be_value_of_secret_variable(password):
+            return password
     return value if _POSSIBLE_SECRET_ARGUMENT.fullmatch(name) and is_random_value(value, SHORTEST_SECRET) else ""
 
 

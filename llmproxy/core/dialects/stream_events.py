@@ -209,9 +209,7 @@ def _parse_frame_headers(data: bytes) -> dict[str, str]:
             name = data[position + 1 : name_end].decode("utf-8", "replace")
             kind = data[name_end]
             position = name_end + 1
-            if kind in _FIXED:
-                length = _FIXED[kind]
-            else:
+            if (length := _FIXED.get(kind)) is None:
                 length = int.from_bytes(data[position : position + 2])
                 position += 2
             value = data[position : position + length]
