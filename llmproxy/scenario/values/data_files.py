@@ -178,9 +178,8 @@ def _check_ids(rows: Sequence[DataFileRow], file: str) -> None:
         if isinstance(name, dict | list):
             odd = f"the `id` of a case is a text or a number, not {json.dumps(name)[:60]}"
             raise DataFileError(file, row.line, odd)
-        if str(name) in seen:
-            odd = f"the id {str(name)!r} stands here twice, first in line {seen[str(name)]}"
-            raise DataFileError(file, row.line, odd)
+        if (first := seen.get(str(name))) is not None:
+            raise DataFileError(file, row.line, f"the id {str(name)!r} stands here twice, first in line {first}")
         seen[str(name)] = row.line
 
 
