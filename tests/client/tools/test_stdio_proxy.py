@@ -261,7 +261,12 @@ def test_a_signal_while_the_server_ends_loses_nothing(monkeypatch: pytest.Monkey
         return 0
 
     tell = host.end
-    monkeypatch.setattr(host, "end", lambda *words, **more: (shim.on_sigterm(), tell(*words, **more)))
+
+    def tell_late(*words: Any, **more: Any) -> None:
+        shim.on_sigterm()
+        tell(*words, **more)
+
+    monkeypatch.setattr(host, "end", tell_late)
     monkeypatch.setattr(McpServerProcess, "end", end_late)
     with pytest.raises(KeyboardInterrupt):
         shim.serve(lambda _: next(lines, b""))
