@@ -85,7 +85,7 @@ class Counting:
         self.path.write_text(f"{self.number} events")
 '''
 REPORT_MAKER = """\
-def _count(path: Path) -> EventHandler:
+def _count(path: Path) -> Handler:
     from llmproxy.report.counting import Counting
 
     return Counting(path)
@@ -98,9 +98,9 @@ REPORT_ROW = """\
 MATCHER = '''
 
 @register_matcher("isShout", schema={"type": "boolean"}, help="all in capitals", objection=lambda operand: "")
-def is_shout(operand: object, seen: ValueToCheck) -> MatchResult:
+def is_shout(operand: object, seen: ValueToCheck) -> Match:
     """Return whether a text shouts."""
-    return MatchResult.of(str(seen.actual).isupper() is operand, "it does not shout")
+    return Match.of(str(seen.actual).isupper() is operand, "it does not shout")
 '''
 MODE = """\
     PEEK = "peek", ModePolicy(does="plays what is good and forwards the rest unrecorded", plays=ReplayablePolicy.GOOD, on_miss=Decision.PASS)
@@ -218,7 +218,7 @@ CHANGES: dict[str, list[Change]] = {
     ],
     "an event of tests in JUnit": [
         Change("report/events.py", EVENT, "Event = Selected"),
-        Change("report/events.py", "Event = Event | Warned\n", "class EventHandler(Protocol)"),
+        Change("report/events.py", "Event = Event | Warned\n", "class Handler(Protocol)"),
         Change("report/junit.py", "from llmproxy.report.events import Warned\n", "WHOLE ="),
         Change("report/junit.py", EVENT_IN_JUNIT, "if run.status in _KINDS and"),
     ],

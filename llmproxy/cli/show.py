@@ -36,7 +36,7 @@ from llmproxy.cli.parts.store_arguments import (
     open_given_store,
     suggest_option_for_numeric_name,
 )
-from llmproxy.core.bindings import Mismatch, RequestMatch, VolatileField
+from llmproxy.core.bindings import Fit, Mismatch, VolatileField
 from llmproxy.core.bindings.volatile_result_fields import load_builtin_volatile_fields
 from llmproxy.core.dialects.conversation import compare_requests, parse_answer_as_message, read_request_messages
 from llmproxy.core.dialects.messages import Message
@@ -468,7 +468,7 @@ def _format_markdown(found: CassetteComparison) -> Iterator[str]:
     yield f"\nRequests: {found.diff.requests.summarize()}"
 
 
-def _would_answer_other(database: Store, a: Interaction, b: Interaction) -> RequestMatch | Mismatch | None:
+def _would_answer_other(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
     own = {field: None for one in (a, b) for field in read_volatile_fields(database, one.cassette)}
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
         return None
@@ -477,9 +477,7 @@ def _would_answer_other(database: Store, a: Interaction, b: Interaction) -> Requ
     return match_recording_to_other_request(a, b, (*own, *load_builtin_volatile_fields()), rules, settings.upstream)
 
 
-def _print_interaction_diff(
-    a: Interaction, b: Interaction, fit: RequestMatch | Mismatch | None, *, as_json: bool
-) -> bool:
+def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
     found = {
         "requests": _diff_two_requests(a, b),
         "answers": list_differences(*_decode_answers_for_diff(a, b), _PLACES),
@@ -513,7 +511,7 @@ def _print_interaction_diff(
     return changed
 
 
-def _describe_would_answer(fit: RequestMatch | Mismatch) -> str:
+def _describe_would_answer(fit: Fit | Mismatch) -> str:
     if isinstance(fit, Mismatch):
         return f"the first would not answer the second: {fit}"
     return f"the first would answer the second ({', '.join(fit.names) or 'nothing differs'})"

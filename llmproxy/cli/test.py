@@ -42,7 +42,7 @@ from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.file_io import create_gitignored_folder
 from llmproxy.postgres_store_paths import find_postgres_of_local_copy, is_postgres_url, strip_secrets_from_url
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, UpdateMode
-from llmproxy.report.events import Completed, EventHandler
+from llmproxy.report.events import Completed, Handler
 from llmproxy.report.report_kinds import CHOICES, create_report_event_handler, make_last_report_writer
 from llmproxy.report.scenario_rows import BaselineChangePrinter, read_baseline
 from llmproxy.report.trend import TrendRecorder, format_trend, read_recent_tests
@@ -212,7 +212,7 @@ class TestCommandOptions:
             return None if read_llmproxy_url(env) else find_test_recordings_store(load_settings(self.flags))
         return None
 
-    def _close_reports(self, reports: Sequence[EventHandler]) -> list[str]:
+    def _close_reports(self, reports: Sequence[Handler]) -> list[str]:
         lost = []
         for text, report in zip(self.reports, reports, strict=True):
             try:
@@ -221,7 +221,7 @@ class TestCommandOptions:
                 lost.append(f"--report {text!r} could not be written: {error.strerror or error}")
         return lost
 
-    def _run_cases_for_exit_code(self, reports: Sequence[EventHandler], env: Mapping[str, str]) -> int:
+    def _run_cases_for_exit_code(self, reports: Sequence[Handler], env: Mapping[str, str]) -> int:
         from llmproxy.suite.reading.load import load_suites
         from llmproxy.suite.selection import save_failed_case_ids
 
@@ -245,7 +245,7 @@ class TestCommandOptions:
         self._check_options(settings, env)
         if settings.settings.faults.partition(":")[0] == "sweep":
             return self.run_sweep(cases, settings, env)
-        ids, against = [case.id for case in cases], list[EventHandler]()
+        ids, against = [case.id for case in cases], list[Handler]()
         if self.baseline is not None:
             against.append(BaselineChangePrinter(read_baseline(self.baseline, ids), sys.stdout.write, ids))
         shown = helpers.make_suite_console_handler(verbose=settings.settings.verbose)
@@ -311,7 +311,7 @@ class TestCommandOptions:
         self,
         cases: Sequence[SuiteCase],
         settings: LoadedSettings,
-        handlers: Sequence[EventHandler],
+        handlers: Sequence[Handler],
         env: Mapping[str, str],
         part: SelectedShardCases | None = None,
     ) -> SuiteResult:
@@ -369,8 +369,8 @@ class TestCommandOptions:
             raise SettingsError(msg, hint="Start that one with --live, or unset LLMPROXY_URL.")
 
     def run_on_ray(
-        self, cases: Sequence[SuiteCase], settings: LoadedSettings, shown: EventHandler,
-        handlers: Sequence[EventHandler], env: Mapping[str, str], part: SelectedShardCases | None = None,
+        self, cases: Sequence[SuiteCase], settings: LoadedSettings, shown: Handler,
+        handlers: Sequence[Handler], env: Mapping[str, str], part: SelectedShardCases | None = None,
     ) -> SuiteResult:  # fmt: skip
         """Run cases on a cluster: `shown` gets events as runs end, `handlers` in the order of the suites."""
         from llmproxy.scenario.cluster import transfer_files
@@ -443,7 +443,7 @@ class TestCommandOptions:
     def make_run_context(
         self,
         proxy: ProxyHandle | None,
-        handlers: Sequence[EventHandler],
+        handlers: Sequence[Handler],
         mode: str,
         part: SelectedShardCases | None = None,
     ) -> SuiteRunContext:

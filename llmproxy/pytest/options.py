@@ -17,7 +17,7 @@ import pytest
 from llmproxy.errors import LLMProxyError, SettingsError, ensure_program_prefix
 from llmproxy.parsers import join_with_and
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, UpdateMode
-from llmproxy.report.events import EventHandler
+from llmproxy.report.events import Handler
 from llmproxy.report.report_kinds import CHOICES, create_report_event_handler
 from llmproxy.report.scenario_rows import read_baseline
 
@@ -132,7 +132,7 @@ def runs_tests_in_workers(config: pytest.Config) -> bool:
     return asked and "PYTEST_XDIST_WORKER" not in os.environ
 
 
-def make_scenario_report_writers(config: pytest.Config, store: Callable[[], Path | None]) -> list[EventHandler]:
+def make_scenario_report_writers(config: pytest.Config, store: Callable[[], Path | None]) -> list[Handler]:
     """Return handlers for scenario reports on `store`; none in xdist's workers. Raises pytest.UsageError."""
     asked = config.getoption(REPORT, default=[])
     if not asked or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):

@@ -22,7 +22,7 @@ from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import LAST_REPORT, SHOWN_KEY, UpdateMode, append_sample_number_to_name
 from llmproxy.pytest.options import BASELINE, MODE, ShardPlugin, build_rerun_command, read_update_option
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
-from llmproxy.report.events import Completed, EventHandler, Selected
+from llmproxy.report.events import Completed, Handler, Selected
 from llmproxy.report.report_kinds import make_last_report_writer
 from llmproxy.report.run_tree import EventsGroupedByRun, deserialize_event
 from llmproxy.report.scenario_rows import format_baseline_comparison, format_case_table, read_baseline
@@ -46,7 +46,7 @@ _LISTED = 5
 
 
 class RunSummaryPlugin:
-    def __init__(self, handlers: Sequence[EventHandler] = (), run: PytestPluginState | None = None) -> None:
+    def __init__(self, handlers: Sequence[Handler] = (), run: PytestPluginState | None = None) -> None:
         self._run = run
         self.done: list[tuple[str, SessionReport]] = []
         self.passed: set[str] = set()

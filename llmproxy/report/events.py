@@ -3,7 +3,7 @@
     Selected, then for each run  Started, (Message | Step | Verdict)*, Finished,  at last Completed
 
 A *run* is one execution of a scenario; `runs: N` gives N of them, distinguished by `sample`. Events are plain data
-(every field is valid JSON); unknown values are None, never 0. The engine never prints: handlers do (`EventHandler`).
+(every field is valid JSON); unknown values are None, never 0. The engine never prints: handlers do (`Handler`).
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class Completed:
 Event = Selected | Started | Message | Step | Verdict | Finished | Completed
 
 
-class EventHandler(Protocol):
+class Handler(Protocol):
     """A handler of events. Called from one thread at a time, in order; must not raise into the run."""
 
     def handle(self, event: Event) -> None: ...
@@ -248,7 +248,7 @@ class EventHandlerWithNothingToClose:
 
 _log = logging.getLogger(__name__)
 
-HandlerLike = EventHandler | Callable[[Event], object]
+HandlerLike = Handler | Callable[[Event], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,14 +259,14 @@ class _FunctionHandler(EventHandlerWithNothingToClose):
         self.call(event)
 
 
-def convert_to_event_handlers(given: object) -> tuple[EventHandler, ...]:
+def convert_to_event_handlers(given: object) -> tuple[Handler, ...]:
     """Return handlers; functions are wrapped. Raises ValueError for anything else, which would get no events."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ValueError(f"handlers takes a list of handlers or functions, not {given!r}")
     return tuple(_to_handler(each) for each in given)
 
 
-def notify_handlers(handlers: Iterable[EventHandler], event: Event) -> None:
+def notify_handlers(handlers: Iterable[Handler], event: Event) -> None:
     """Pass an event to every handler; for a failing one a warning is issued and the traceback logged."""
     for handler in handlers:
         try:
@@ -279,11 +279,11 @@ def notify_handlers(handlers: Iterable[EventHandler], event: Event) -> None:
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
-def _to_handler(given: object) -> EventHandler:
+def _to_handler(given: object) -> Handler:
     if isinstance(given, type):
         raise ValueError(f"handlers: {given.__name__} is a class; write {given.__name__}()")
     if callable(getattr(given, "handle", None)):
-        return cast("EventHandler", given)
+        return cast("Handler", given)
     if callable(given):
         return _FunctionHandler(cast("Callable[[Event], object]", given))
     why = "it has no method `handle(event)`, and is no function that takes an event"
@@ -295,7 +295,7 @@ _KNOWN, _NAME = 1024, 120
 
 
 class RedactingEventHandler:
-    def __init__(self, inner: EventHandler, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, inner: Handler, env: Mapping[str, str] | None = None) -> None:
         self._inner, self._env = inner, os.environ if env is None else env
 
     def handle(self, event: Event) -> None:
@@ -332,7 +332,7 @@ def redact_plain_data(value: object, text: Callable[[str], str], name: str = "")
     return value
 
 
-class ScenarioRunListener(EventHandler, Protocol):
+class ScenarioRunListener(Handler, Protocol):
     """Gets every scenario run of this process and its events, from any thread."""
 
     # An executor and its result: this layer is below scenarios.
@@ -357,7 +357,7 @@ class RunSettingsFromPytest:
     """Waits until the environment's proxy serves; called in a thread before a session opens. Raises MachineError."""
 
     @property
-    def handlers(self) -> tuple[EventHandler, ...]:
+    def handlers(self) -> tuple[Handler, ...]:
         return () if self.listener is None else (self.listener,)
 
     def emit_scenario_run_end(self, scenario: Any, result: Any) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from llmproxy.errors import SettingsError
 from llmproxy.file_io import create_gitignored_folder, replace_file
-from llmproxy.report.events import Event, EventHandler, RedactingEventHandler
+from llmproxy.report.events import Event, Handler, RedactingEventHandler
 from llmproxy.report.github import make_github_annotator
 from llmproxy.report.json_report import JsonLinesReport, render_json_report
 from llmproxy.report.run_tree import EventsGroupedByRun
@@ -47,13 +47,13 @@ class WholeFileReportWriter:
             file.write(text)
 
 
-def _make_junit_report(path: Path) -> EventHandler:
+def _make_junit_report(path: Path) -> Handler:
     from llmproxy.report.junit import render_junit
 
     return WholeFileReportWriter(path, render_junit)
 
 
-def _make_html_report(path: Path, store: Callable[[], Path | None]) -> EventHandler:
+def _make_html_report(path: Path, store: Callable[[], Path | None]) -> Handler:
     from llmproxy.report.html import render_html_report
 
     return WholeFileReportWriter(
@@ -61,7 +61,7 @@ def _make_html_report(path: Path, store: Callable[[], Path | None]) -> EventHand
     )
 
 
-def make_last_report_writer(path: Path, lost: Callable[[str], object]) -> list[EventHandler]:
+def make_last_report_writer(path: Path, lost: Callable[[str], object]) -> list[Handler]:
     """Return a handler that stores this test's events for `label` and `--rejudge last`; none if not writable."""
     try:
         create_gitignored_folder(path.parent)
@@ -72,7 +72,7 @@ def make_last_report_writer(path: Path, lost: Callable[[str], object]) -> list[E
 
 
 class ReportKindDefinition(NamedTuple):
-    handler: Callable[..., EventHandler]
+    handler: Callable[..., Handler]
     """Takes the file, None if not given; with `recordings` also the store."""
     example: str
     alone: bool = False
@@ -90,7 +90,7 @@ KINDS: Mapping[str, ReportKindDefinition] = {
 CHOICES = f"{', '.join(_MOST)} or {_LAST}"
 
 
-def create_report_event_handler(text: str, store: Callable[[], Path | None] = lambda: None) -> EventHandler:
+def create_report_event_handler(text: str, store: Callable[[], Path | None] = lambda: None) -> Handler:
     """Return the handler for an argument of `--report`, behind redaction: ``junit=FILE``, ``github``. Raises
     SettingsError. `store` returns at the end the database with the tests' recordings; None if unknown.
     """

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_
 
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
-from llmproxy.report.events import EventHandler, HandlerLike, convert_to_event_handlers
+from llmproxy.report.events import Handler, HandlerLike, convert_to_event_handlers
 
 _VOICE = "is part of voice, which is not here: conversations are text."
 _SERVERS = "needs LangWatch's servers, to which nothing is sent from here."
@@ -107,7 +107,7 @@ class ScenarioConfig(BaseModel):
     observability: Mapping[str, Any] | None = None  # accepted and ignored: calls are observed on the wire
 
     default_config: ClassVar[ScenarioConfig | None] = None
-    defaults: ClassVar[tuple[str | bool | None, tuple[EventHandler, ...]]] = None, ()
+    defaults: ClassVar[tuple[str | bool | None, tuple[Handler, ...]]] = None, ()
     """Proxy and handlers of `configure`: outside the documented fields, which stay as users know them."""
 
     @classmethod

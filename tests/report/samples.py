@@ -8,8 +8,8 @@ from llmproxy.report.events import (
     Assertion,
     Completed,
     Event,
-    EventHandler,
     Finished,
+    Handler,
     JudgedCriterion,
     Message,
     PartyUse,
@@ -125,7 +125,7 @@ def story(given: Iterable[Event] = ()) -> EventsGroupedByRun:
     return told
 
 
-def feed[H: EventHandler](handler: H, given: Iterable[Event] = ()) -> H:
+def feed[H: Handler](handler: H, given: Iterable[Event] = ()) -> H:
     """Hand these events to a handler, or all of the sample, and close it."""
     for event in given or events():
         handler.handle(event)

@@ -20,8 +20,8 @@ from llmproxy.report import sharding
 from llmproxy.report.events import (
     Completed,
     Event,
-    EventHandler,
     EventHandlerWithNothingToClose,
+    Handler,
     RedactingEventHandler,
     Selected,
 )
@@ -61,7 +61,7 @@ def select_shard_cases(
     return SelectedShardCases(mine, title, told)
 
 
-def emit_empty_shard(part: SelectedShardCases, handlers: Sequence[EventHandler], mode: str, at: float) -> str:
+def emit_empty_shard(part: SelectedShardCases, handlers: Sequence[Handler], mode: str, at: float) -> str:
     """Emit that a shard had nothing to run, which is no failure, and return it as text."""
     for handler in handlers:
         handler.handle(Selected(title=part.title, scenarios=0, runs=0, mode=mode, at=at, shard=part.told))
@@ -137,7 +137,7 @@ class AbortedTestRunEndEmitter(EventHandlerWithNothingToClose):
     def handle(self, event: Event) -> None:
         self._told = self._told or isinstance(event, Completed)
 
-    def emit_test_end_with_error(self, reports: Sequence[EventHandler], error: BaseException) -> None:
+    def emit_test_end_with_error(self, reports: Sequence[Handler], error: BaseException) -> None:
         code = error.exit_code if isinstance(error, LLMProxyError) else Exit.INTERRUPTED
         note = str(error) if isinstance(error, LLMProxyError) else "interrupted"
         for report in () if self._told else reports:
@@ -148,7 +148,7 @@ def print_warning(text: str) -> None:
     typer.echo(f"llmproxy: {text}", err=True)
 
 
-def make_suite_console_handler(*, verbose: bool) -> EventHandler:
+def make_suite_console_handler(*, verbose: bool) -> Handler:
     def write(text: str) -> None:
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

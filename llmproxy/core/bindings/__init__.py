@@ -4,17 +4,17 @@ A *run variable* is a value that both runs declare (`RunVariable`: cwd, home, a 
 place in a tool's results whose value is known to vary (`VolatileField`). A request's exact key is looked up first, and
 nothing in this package changes an exact key. Pure: no I/O, no clock, nothing of the engine.
 
-`RequestMatch.names` are the bindings whose values differ, its `identities` the ids that tools created in this pair of
+`Fit.names` are the bindings whose values differ, its `identities` the ids that tools created in this pair of
 requests: add them to the session's `IdPairs` (`known`) once the answer is served. `str(mismatch)` is a line for people.
 """
 
 from llmproxy.core.bindings.answer_rewriting import rewrite_answer, rewrite_exact_hit_answer
 from llmproxy.core.bindings.created_id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_pairs import (
+    Fit,
     MatchedMessageCache,
     MisfitReason,
     Mismatch,
-    RequestMatch,
     list_volatile_field_values,
 )
 from llmproxy.core.bindings.leaf_places import Bindings, find_volatile_matches, mask_bound_values_in_tool_args
@@ -50,12 +50,12 @@ __all__ = [
     "BadVolatileField",
     "BindingPolicy",
     "Bindings",
+    "Fit",
     "IdPair",
     "IdPairs",
     "MatchedMessageCache",
     "MisfitReason",
     "Mismatch",
-    "RequestMatch",
     "RunVariable",
     "RunVariableKind",
     "VolatileField",

@@ -27,7 +27,7 @@ from llmproxy.core.bindings.created_id_pairs import (
     list_changed_short_bindings,
     mentions_short_value,
 )
-from llmproxy.core.bindings.leaf_pairs import MisfitReason, Mismatch, RequestMatch
+from llmproxy.core.bindings.leaf_pairs import Fit, MisfitReason, Mismatch
 from llmproxy.core.bindings.leaf_places import Bindings
 from llmproxy.core.bindings.run_variables import PATHS, RunVariableKind, RunVariablePair
 from llmproxy.core.bindings.text_alignment import replace_text_spans
@@ -275,7 +275,7 @@ class _Refused(Exception):
 
 
 def rewrite_answer(
-    bindings: Bindings, fit: RequestMatch, response: Response, known: IdPairs | None = None, *, strict: bool = True
+    bindings: Bindings, fit: Fit, response: Response, known: IdPairs | None = None, *, strict: bool = True
 ) -> Response | Mismatch:
     """Return the response adapted to this run; the same object if nothing changes. Not `strict`: the answer is served
     to no client, so its prose may contain a recorded short value.
@@ -303,7 +303,7 @@ def rewrite_exact_hit_answer(
     left = [each for each in known or () if each.is_searchable_in_text and each.recorded != each.present]
     tokens = RecordedIdTextMatcher(left)
     held_ids = {token.identity for text in texts for token in tokens.find_matches(text)}
-    fit = RequestMatch((), (), unchanged=held)
+    fit = Fit((), (), unchanged=held)
     rewriter = AnswerRewriter(paths, fit, IdPairs(each for each in left if each not in held_ids), named=named)
     for text in texts:
         rewriter.note_present_folders(text)
@@ -334,7 +334,7 @@ def _list_declared_ids(pairs: Iterable[RunVariablePair], unchanged: Collection[s
 
 class AnswerRewriter:
     def __init__(
-        self, bindings: Bindings, fit: RequestMatch, known: IdPairs | None, *, strict: bool = True,
+        self, bindings: Bindings, fit: Fit, known: IdPairs | None, *, strict: bool = True,
         named: frozenset[str] | None = None,
     ) -> None:  # fmt: skip
         """Not `strict`: short values in prose may stay. `named`: paths replaced outside of arguments; None: all."""

@@ -106,7 +106,7 @@ def build_id_pair_conflict_mismatch(path: str, pair: IdPair, before: str) -> Mis
 
 
 @dataclass(slots=True)
-class RequestMatch:
+class Fit:
     names: tuple[str, ...]
     """Bindings and volatile fields whose values differ, sorted."""
     identities: tuple[IdPair, ...]

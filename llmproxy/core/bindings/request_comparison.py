@@ -22,13 +22,13 @@ from llmproxy.core.bindings.created_id_pairs import (
     list_changed_short_bindings,
 )
 from llmproxy.core.bindings.leaf_pairs import (
+    Fit,
     Leaf,
     LeafPairVisitor,
     MatchedMessageCache,
     MessagePair,
     MisfitReason,
     Mismatch,
-    RequestMatch,
     ValueReplacementConsistency,
     VolatileFieldReader,
     build_id_pair_conflict_mismatch,
@@ -92,7 +92,7 @@ def match_requests_with_bindings(
     present: object,
     known: IdPairs | None = None,
     fitted: MatchedMessageCache | None = None,
-) -> RequestMatch | Mismatch:
+) -> Fit | Mismatch:
     """Compare the canonical trees of two requests. `known`: the id pairs of the session's earlier requests. `fitted`
     remembers the messages that fit: their trees must then not change.
     """
@@ -170,7 +170,7 @@ class BoundRequestComparer(LeafPairVisitor):
         merged = find_ids_no_longer_distinct(self._found)
         return merged or self.equalities.find_unequal(leaves, self.list_spans_that_may_differ, self._found)
 
-    def build_fit(self) -> RequestMatch:
+    def build_fit(self) -> Fit:
         for chosen, recorded, _ in self._filled:
             before = chosen.gap.label or recorded[chosen.gap.start : chosen.gap.end]
             if chosen.option is None and chosen.text != before:
@@ -183,7 +183,7 @@ class BoundRequestComparer(LeafPairVisitor):
             elif chosen.option.name in self.bindings.changed:
                 self._unchanged.add(before)
         below = frozenset(self.equalities.below)
-        return RequestMatch(tuple(sorted(self._used)), tuple(self._found), self._chosen, self._unchanged, below)
+        return Fit(tuple(sorted(self._used)), tuple(self._found), self._chosen, self._unchanged, below)
 
     def pair_member_names(
         self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace

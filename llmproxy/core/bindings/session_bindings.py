@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from llmproxy.core.bindings.created_id_pairs import IdPair, IdPairs
-from llmproxy.core.bindings.leaf_pairs import MatchedMessageCache, RequestMatch
+from llmproxy.core.bindings.leaf_pairs import Fit, MatchedMessageCache
 from llmproxy.core.bindings.leaf_places import ROLES, Bindings, Zone, iterate_request_members
 from llmproxy.core.bindings.run_variables import RunVariable, deserialize_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField
@@ -150,7 +150,7 @@ _MOST_TYPED = 100_000
 
 class BoundAnswer(NamedTuple):
     response: Response
-    fit: RequestMatch
+    fit: Fit
     """Its ids are known once the answer is served."""
 
 

@@ -21,9 +21,9 @@ from llmproxy.core.bindings.created_id_pairs import (
     find_short_values_at_leaf,
 )
 from llmproxy.core.bindings.leaf_pairs import (
+    Fit,
     MisfitReason,
     Mismatch,
-    RequestMatch,
     VolatileFieldReader,
     pair_request_leaves,
 )
@@ -295,12 +295,12 @@ def infer_volatile_fields_from_pair(
 
 def _learn_fields_and_compare(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None, *, outside: bool
-) -> tuple[tuple[LearnedField, ...], RequestMatch | Mismatch]:
+) -> tuple[tuple[LearnedField, ...], Fit | Mismatch]:
     learned: list[LearnedField] = []
-    outcome: RequestMatch | Mismatch = Mismatch(MisfitReason.DIFFERENT, "$")
+    outcome: Fit | Mismatch = Mismatch(MisfitReason.DIFFERENT, "$")
     for _ in range(ROUNDS):
         now = add_field_definitions_to_bindings(bindings, [lesson.field for lesson in learned])
-        if isinstance(outcome := match_requests_with_bindings(now, recorded, present, known), RequestMatch):
+        if isinstance(outcome := match_requests_with_bindings(now, recorded, present, known), Fit):
             break
         if _demote_conflicting_id_to_count(outcome, learned):
             continue

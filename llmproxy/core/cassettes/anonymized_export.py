@@ -19,8 +19,8 @@ from llmproxy.amount_formatting import name_some
 from llmproxy.core.bindings import (
     BadVolatileField,
     Bindings,
+    Fit,
     Mismatch,
-    RequestMatch,
     RunVariable,
     RunVariableKind,
     VolatileField,
@@ -75,7 +75,7 @@ def anonymize_interaction(interaction: Interaction) -> Interaction:
 
 def put_bound_values_in_interaction(interaction: Interaction, bindings: Bindings) -> Interaction:
     request = interaction.request
-    response = rewrite_answer(bindings, RequestMatch((), ()), interaction.response, strict=False)
+    response = rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
     renamed = rewrite_request_to_this_run(bindings, tree := parse_json_or_none(request.body))
     return replace(
         interaction,

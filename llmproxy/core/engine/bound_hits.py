@@ -18,9 +18,9 @@ from llmproxy.amount_formatting import name_some
 from llmproxy.calls_and_totals import Call
 from llmproxy.core.bindings import (
     Bindings,
+    Fit,
     MisfitReason,
     Mismatch,
-    RequestMatch,
     RunVariable,
     VolatileField,
     build_value_independent_key,
@@ -95,7 +95,7 @@ _Index = dict[str, dict[Key, list[int]]]
 class BoundRecording:
     key: Key
     slots: tuple[RecordingHead, ...]
-    fit: RequestMatch
+    fit: Fit
     table: Bindings
 
 
@@ -457,7 +457,7 @@ class BindingInterceptor(SessionCallInterceptor[Exchange]):
             bound.untouched.add(slot.id)
             return None
         renamed = (each.name for each in bound.known if each.recorded != each.present)
-        return BoundAnswer(result, RequestMatch(tuple(sorted({*table.limited_to_run_paths.changed, *renamed})), ()))
+        return BoundAnswer(result, Fit(tuple(sorted({*table.limited_to_run_paths.changed, *renamed})), ()))
 
 
 class BindingFeature(Feature):

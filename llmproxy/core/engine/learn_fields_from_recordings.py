@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from llmproxy.core.bindings import (
     Bindings,
+    Fit,
     IdPairs,
     MatchedMessageCache,
     Mismatch,
-    RequestMatch,
     VolatileField,
     build_value_independent_key,
     deserialize_run_variables,
@@ -100,7 +100,7 @@ def find_pairs_equal_up_to_volatiles(
                     tables[which] = _build_bindings(recorded.row, present.row, fields), MatchedMessageCache()
                 table, fitted = tables[which]
                 fit = match_requests_with_bindings(table, recorded.canonical.tree, present.canonical.tree, None, fitted)
-                if isinstance(fit, RequestMatch) and (guilty := names & set(fit.names)):
+                if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
                     one, other = recorded.row, present.row
                     answer = rewrite_answer(table, fit, one.response)
                     told = None if isinstance(answer, Mismatch) else _read_comparable_answer(one, answer)
@@ -169,7 +169,7 @@ def rewrite_recordings_to_new_run(
             if n in used or canonical is None:
                 continue
             fit = match_requests_with_bindings(_build_bindings(one, other, fields), canonical.tree, theirs.tree, known)
-            if not isinstance(fit, RequestMatch):
+            if not isinstance(fit, Fit):
                 continue
             if (found := _rewrite_recording_as_newer(one, other, fields, fit, known)) is not None:
                 used.add(n)
@@ -184,7 +184,7 @@ def rewrite_recordings_to_new_run(
 
 def match_recording_to_other_request(
     one: Interaction, other: Interaction, fields: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
-) -> RequestMatch | Mismatch | None:
+) -> Fit | Mismatch | None:
     """Return whether the first would answer the second under its run variables; None for requests that are no JSON."""
     mine, theirs = _canonicalize_request(one, rules, upstreams), _canonicalize_request(other, rules, upstreams)
     if mine is None or theirs is None:
@@ -193,7 +193,7 @@ def match_recording_to_other_request(
 
 
 def _rewrite_recording_as_newer(
-    one: Interaction, other: Interaction, fields: Sequence[VolatileField], fit: RequestMatch, known: IdPairs
+    one: Interaction, other: Interaction, fields: Sequence[VolatileField], fit: Fit, known: IdPairs
 ) -> Interaction | None:
     response = rewrite_answer(_build_bindings(one, other, fields), fit, one.response, known)
     if isinstance(response, Mismatch):

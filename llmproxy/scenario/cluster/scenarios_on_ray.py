@@ -22,7 +22,7 @@ from typing import Any, ClassVar, cast
 import llmproxy
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.postgres_store_paths import find_postgres_of_local_copy
-from llmproxy.report.events import HOST, EventHandler, Status, notify_handlers
+from llmproxy.report.events import HOST, Handler, Status, notify_handlers
 from llmproxy.scenario.cluster import transfer_files as transfer
 from llmproxy.scenario.cluster.remote_runner import RayClusterRunner, import_ray, open_ray_connection
 from llmproxy.scenario.cluster.worker_node import (
@@ -108,7 +108,7 @@ class _ClusterRunner:
         except LLMProxyError as error:
             result = executor.never_ran(error)
             return RunOutcome(result.status or Status.ENVIRONMENT_ERROR, result, error)
-        handlers: Sequence[EventHandler] = executor.handlers
+        handlers: Sequence[Handler] = executor.handlers
         for event in await asyncio.to_thread(transfer.use_local_store_ids_in_events, back.events, self._known):
             notify_handlers(handlers, event)
         HOST.emit_scenario_run_end(executor, back.ended.result)

@@ -25,7 +25,7 @@ from llmproxy.advice import format_llmproxy_command, quote_word
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
 from llmproxy.file_io import build_dict_without_duplicates
 from llmproxy.parsers import read_text_file_named_by_user
-from llmproxy.report.events import HOST, EventHandler, RedactingEventHandler, RunSettingsFromPytest, Started
+from llmproxy.report.events import HOST, Handler, RedactingEventHandler, RunSettingsFromPytest, Started
 from llmproxy.report.langwatch import LangWatchEventConverter, ScenarioEventBus, ScenarioEventStream
 from llmproxy.scenario.agent_adapter import AgentAdapter, OptionalAdapterAttributes
 from llmproxy.scenario.config import UNSET, OmittedArgumentSentinel, ScenarioConfig
@@ -409,8 +409,8 @@ class ScenarioExecutor(ScriptActions):
         return result.model_copy(update=found)
 
     @property
-    def handlers(self) -> tuple[EventHandler, ...]:
-        own = cast("Sequence[EventHandler]", self.options.handlers)  # functions were wrapped when the options were made
+    def handlers(self) -> tuple[Handler, ...]:
+        own = cast("Sequence[Handler]", self.options.handlers)  # functions were wrapped when the options were made
         handlers = (*HOST.handlers, *ScenarioConfig.defaults[1], *own)
         if not self.config.verbose:
             return handlers

@@ -21,7 +21,7 @@ from llmproxy.client.session_reports import SessionReport
 from llmproxy.core.forks.overrides import build_unused_mocks_error
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report import events
-from llmproxy.report.events import Event, EventHandler, Finished, PartyUse, Started, Status, Step, Verdict
+from llmproxy.report.events import Event, Finished, Handler, PartyUse, Started, Status, Step, Verdict
 from llmproxy.scenario.run_session import FairLock, RunSession, get_session_lock, wait_despite_cancel
 from llmproxy.scenario.running.agent_caller import AgentCaller, AgentTraffic
 from llmproxy.scenario.types import Message, ScenarioResult
@@ -35,7 +35,7 @@ _ONE_AT_A_TIME = threading.RLock()
 @dataclass
 class EventEmitter:
     about: Started
-    handlers: Sequence[EventHandler]
+    handlers: Sequence[Handler]
     clock: Callable[[], float] = time.time
     _begun: bool = False
     _over: bool = False

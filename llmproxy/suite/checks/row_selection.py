@@ -24,7 +24,7 @@ from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.protocol import append_sample_number_to_name
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.apply import check_value, evaluate_matcher_on_value, make_error_assertion
-from llmproxy.suite.matchers.registry import ABSENT, MatcherOutcomeKind, MatchResult
+from llmproxy.suite.matchers.registry import ABSENT, Match, MatcherOutcomeKind
 from llmproxy.suite.matchers.variable_references import CaseVariables, StepError
 from llmproxy.suite.stores.config import StoreResetSettings, import_module_attribute
 from llmproxy.suite.stores.protocol import (
@@ -185,7 +185,7 @@ def build_now_and_seed_env(scenario: str, sample: int) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class RowWithColumnMatches:
     row: Row
-    found: Mapping[str, MatchResult]
+    found: Mapping[str, Match]
 
     @property
     def all_match(self) -> bool:
@@ -201,7 +201,7 @@ class RowWithColumnMatches:
 def compute_column_matches_of_rows(
     rows: Iterable[Row], fields: Mapping[str, object], scope: CaseVariables, *, negated: bool = False
 ) -> list[RowWithColumnMatches]:
-    def judge(row: Row, name: str) -> MatchResult:
+    def judge(row: Row, name: str) -> Match:
         return evaluate_matcher_on_value(row.get(name, ABSENT), fields[name], scope, negated=negated)
 
     return [RowWithColumnMatches(row, {name: judge(row, name) for name in fields}) for row in rows]

@@ -22,8 +22,8 @@ from llmproxy.suite.matchers.registry import (
     ABSENT,
     MODIFIERS,
     REGISTRY,
+    Match,
     MatcherOutcomeKind,
-    MatchResult,
     Unknown,
     ValueToCheck,
     apply_matcher_to_value,
@@ -49,9 +49,7 @@ _STATUS = {
 _WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED)
 
 
-def evaluate_matcher_on_value(
-    actual: object, matcher: object, scope: CaseVariables, *, negated: bool = False
-) -> MatchResult:
+def evaluate_matcher_on_value(actual: object, matcher: object, scope: CaseVariables, *, negated: bool = False) -> Match:
     """Return a matcher's finding; `negated`: a match may be a failure, so values of unsupported types are MISTYPED."""
     found = apply_matcher_to_value(matcher, ValueToCheck(actual, scope))
     unfit = found.outcome is MatcherOutcomeKind.UNFIT and actual is not None and actual is not ABSENT
@@ -106,7 +104,7 @@ def check_number_against_matcher(
 
 
 def _build_assertion_result(
-    name: str, operand: object, actual: object, found: MatchResult, scope: CaseVariables, where: str
+    name: str, operand: object, actual: object, found: Match, scope: CaseVariables, where: str
 ) -> Assertion:
     try:
         expected = to_json(scope.resolve_value(operand))

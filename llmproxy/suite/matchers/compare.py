@@ -14,8 +14,8 @@ from llmproxy.core.traffic.json_diff import list_differences
 from llmproxy.suite.matchers.registry import (
     ABSENT,
     REGISTRY,
+    Match,
     MatcherOutcomeKind,
-    MatchResult,
     ValueToCheck,
     apply_matcher_to_value,
     are_json_equal,
@@ -54,19 +54,19 @@ def is_reference(value: object) -> bool:
 @register_matcher(
     "eq", schema=_JSON, help="equal to this value, whatever it is: a list, an object, what would be read as a matcher"
 )
-def match_literal_value(operand: object, seen: ValueToCheck) -> MatchResult:
+def match_literal_value(operand: object, seen: ValueToCheck) -> Match:
     actual = seen.actual
     if is_number(operand) and not _is_comparable_number(operand):
-        return MatchResult(MatcherOutcomeKind.UNCLEAR, f"no value equals {quote(operand)}, so nothing is asserted")
+        return Match(MatcherOutcomeKind.UNCLEAR, f"no value equals {quote(operand)}, so nothing is asserted")
     if are_json_equal(actual, operand):
-        return MatchResult(MatcherOutcomeKind.HOLDS)
+        return Match(MatcherOutcomeKind.HOLDS)
     if seen.ignores_case and isinstance(actual, str) and isinstance(operand, str):
         folded = [to_nfc(each).casefold() for each in (actual, operand)]
         if folded[0] == folded[1]:
-            return MatchResult(MatcherOutcomeKind.HOLDS)
+            return Match(MatcherOutcomeKind.HOLDS)
     outcome = MatcherOutcomeKind.MISTYPED if is_equal_except_type(actual, operand) else MatcherOutcomeKind.FAILS
     near = _describe_near_miss(operand, actual)
-    return MatchResult(outcome, f"expected {quote(operand)}, found {quote(actual)}{near}")
+    return Match(outcome, f"expected {quote(operand)}, found {quote(actual)}{near}")
 
 
 def _describe_near_miss(operand: object, actual: object) -> str:
@@ -98,17 +98,17 @@ def _describe_near_miss(operand: object, actual: object) -> str:
         else f" takes a reference such as $name.field, not {quote(operand)}"
     ),
 )
-def match_equal_to_captured_value(operand: object, seen: ValueToCheck) -> MatchResult:
+def match_equal_to_captured_value(operand: object, seen: ValueToCheck) -> Match:
     if are_json_equal(seen.actual, operand):
-        return MatchResult(MatcherOutcomeKind.HOLDS)
+        return Match(MatcherOutcomeKind.HOLDS)
     texts = [isinstance(each, (str, UUID)) for each in (operand, seen.actual)]
     keys = [isinstance(each, (int, UUID)) and not isinstance(each, bool) for each in (operand, seen.actual)]
     loose = (texts[0] and keys[1]) or (keys[0] and texts[1])
     if loose and str(operand).lower() == str(seen.actual).lower():
         kinds = f"{get_type_name(seen.actual)} {quote(seen.actual)} and {get_type_name(operand)} {quote(operand)}"
-        return MatchResult(MatcherOutcomeKind.HOLDS, note=f"equal as text only: {kinds}")
+        return Match(MatcherOutcomeKind.HOLDS, note=f"equal as text only: {kinds}")
     near = _describe_near_miss(operand, seen.actual)
-    return MatchResult(MatcherOutcomeKind.FAILS, f"expected {quote(operand)}, found {quote(seen.actual)}{near}")
+    return Match(MatcherOutcomeKind.FAILS, f"expected {quote(operand)}, found {quote(seen.actual)}{near}")
 
 
 @register_matcher(
@@ -119,13 +119,13 @@ def match_equal_to_captured_value(operand: object, seen: ValueToCheck) -> MatchR
         "" if isinstance(operand, bool) or is_reference(operand) else f" takes true or false, not {quote(operand)}"
     ),
 )
-def match_exists(operand: object, seen: ValueToCheck) -> MatchResult:
+def match_exists(operand: object, seen: ValueToCheck) -> Match:
     if not isinstance(operand, bool):
-        return MatchResult(MatcherOutcomeKind.UNCLEAR, f"`exists` takes true or false, not {quote(operand)}")
+        return Match(MatcherOutcomeKind.UNCLEAR, f"`exists` takes true or false, not {quote(operand)}")
     there = seen.actual is not None and seen.actual is not ABSENT
     if operand:
-        return MatchResult.of(there, "expected a value, and there is " + ("null" if seen.actual is None else "none"))
-    return MatchResult.of(not there, f"expected no value, found {quote(seen.actual)}")
+        return Match.of(there, "expected a value, and there is " + ("null" if seen.actual is None else "none"))
+    return Match.of(not there, f"expected no value, found {quote(seen.actual)}")
 
 
 def _is_comparable_number(value: Any) -> bool:
@@ -140,17 +140,17 @@ def _explain_bad_limit(operand: object) -> str:
     )
 
 
-def _compare_order(name: str, operand: object, seen: ValueToCheck) -> MatchResult:
+def _compare_order(name: str, operand: object, seen: ValueToCheck) -> Match:
     (words, holds), actual = _ORDER[name], seen.actual
     if objection := _explain_bad_limit(operand):
-        return MatchResult(MatcherOutcomeKind.UNCLEAR, f"`{name}`{objection}")
+        return Match(MatcherOutcomeKind.UNCLEAR, f"`{name}`{objection}")
     moments = parse_iso_date_or_time(actual), parse_iso_date_or_time(operand)
     comparable = (actual, operand) if _is_comparable_number(actual) and is_number(operand) else moments
     if None not in comparable:
-        return MatchResult.of(holds(*comparable), f"expected {words} {quote(operand)}, found {quote(actual)}")
+        return Match.of(holds(*comparable), f"expected {words} {quote(operand)}, found {quote(actual)}")
     wanted = "a number" if is_number(operand) else "a date"
     found = f"{get_type_name(actual)} {quote(actual)}"
-    return MatchResult(MatcherOutcomeKind.UNFIT, f"expected {wanted}, {words} {quote(operand)}; found {found}")
+    return Match(MatcherOutcomeKind.UNFIT, f"expected {wanted}, {words} {quote(operand)}; found {found}")
 
 
 for _name, (_words, _) in _ORDER.items():
@@ -170,14 +170,14 @@ _need_a_value, _need_a_matcher = map(_make_nonempty_list_check, ("value", "match
 @register_matcher(
     "in", schema={"type": "array", "minItems": 1, "items": _JSON}, help="one of these values", objection=_need_a_value
 )
-def match_one_of_values(operand: list[object], seen: ValueToCheck) -> MatchResult:
+def match_one_of_values(operand: list[object], seen: ValueToCheck) -> Match:
     if any(are_json_equal(seen.actual, each) for each in operand):
-        return MatchResult(MatcherOutcomeKind.HOLDS)
+        return Match(MatcherOutcomeKind.HOLDS)
     nearly = next(
         (_describe_near_miss(each, seen.actual) for each in operand if is_equal_except_type(seen.actual, each)), ""
     )
     outcome = MatcherOutcomeKind.MISTYPED if nearly else MatcherOutcomeKind.FAILS
-    return MatchResult(outcome, f"expected one of {quote(operand)}, found {quote(seen.actual)}{nearly}")
+    return Match(outcome, f"expected one of {quote(operand)}, found {quote(seen.actual)}{nearly}")
 
 
 def strip_fence(text: str) -> str:
@@ -214,33 +214,31 @@ def _refuse_matcher(operand: object) -> str:
 @register_matcher(
     "json", schema=_JSON, help="JSON that is equal to this value; a text is parsed first", objection=_refuse_matcher
 )
-def match_equal_json(operand: object, seen: ValueToCheck) -> MatchResult:
+def match_equal_json(operand: object, seen: ValueToCheck) -> Match:
     try:
         return match_literal_value(operand, ValueToCheck(parse_actual_value_as_json(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
-        return MatchResult(
-            MatcherOutcomeKind.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}"
-        )
+        return Match(MatcherOutcomeKind.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
 
 
 @register_matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)
-def match_not(operand: object, seen: ValueToCheck) -> MatchResult:
+def match_not(operand: object, seen: ValueToCheck) -> Match:
     found = apply_matcher_to_value(operand, seen)
     if found.outcome is MatcherOutcomeKind.HOLDS:
         message = f"should not hold, and does: {quote(operand)}; it is {quote(seen.actual, 300)}"
-        return MatchResult(MatcherOutcomeKind.FAILS, message)
+        return Match(MatcherOutcomeKind.FAILS, message)
     if found.outcome is MatcherOutcomeKind.FAILS:
-        return MatchResult(MatcherOutcomeKind.HOLDS, note=found.note)
-    return MatchResult(MatcherOutcomeKind.UNCLEAR, f"cannot be denied: {found.message}")
+        return Match(MatcherOutcomeKind.HOLDS, note=found.note)
+    return Match(MatcherOutcomeKind.UNCLEAR, f"cannot be denied: {found.message}")
 
 
 @register_matcher(
     "anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_need_a_matcher, raw=True
 )
-def match_any_of(operand: list[object], seen: ValueToCheck) -> MatchResult:
+def match_any_of(operand: list[object], seen: ValueToCheck) -> Match:
     return combine_alternative_matches(apply_matcher_to_value(each, seen) for each in operand)
 
 
 @register_matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_need_a_matcher, raw=True)
-def match_all_of(operand: list[object], seen: ValueToCheck) -> MatchResult:
+def match_all_of(operand: list[object], seen: ValueToCheck) -> Match:
     return combine_required_matches(apply_matcher_to_value(each, seen) for each in operand)

@@ -207,14 +207,14 @@ class MatcherOutcomeKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class MatchResult:
+class Match:
     outcome: MatcherOutcomeKind
     message: str = ""
     note: str = ""
     """Remark even if it holds: compared as text."""
 
     @classmethod
-    def of(cls, holds: bool, message: str) -> MatchResult:  # noqa: FBT001 (the answer itself)
+    def of(cls, holds: bool, message: str) -> Match:  # noqa: FBT001 (the answer itself)
         return cls(MatcherOutcomeKind.HOLDS) if holds else cls(MatcherOutcomeKind.FAILS, message)
 
 
@@ -230,7 +230,7 @@ class ValueToCheck:
         return self.modifiers.get("ignoreCase") is True
 
 
-Rule = Callable[[Any, ValueToCheck], MatchResult]
+Rule = Callable[[Any, ValueToCheck], Match]
 """Operand (references resolved) and value -> finding."""
 
 
@@ -255,12 +255,12 @@ def register_matcher(
     return register
 
 
-def apply_matcher_to_value(expected: object, seen: ValueToCheck) -> MatchResult:
+def apply_matcher_to_value(expected: object, seen: ValueToCheck) -> Match:
     """Return the finding of a matcher as written: a plain value means equality, all keys of a mapping must hold."""
     if not isinstance(expected, Mapping):
         return apply_named_matcher(choose_eq_or_ref_matcher(expected, seen.scope), expected, seen)
     if not (names := [name for name in expected if name not in MODIFIERS]):
-        return MatchResult(MatcherOutcomeKind.UNCLEAR, "nothing is asserted: the matcher has no key")
+        return Match(MatcherOutcomeKind.UNCLEAR, "nothing is asserted: the matcher has no key")
     beside = {name: value for name, value in expected.items() if name in MODIFIERS}
     return combine_required_matches(
         apply_named_matcher(name, expected[name], ValueToCheck(seen.actual, seen.scope, beside)) for name in names
@@ -272,24 +272,22 @@ def choose_eq_or_ref_matcher(expected: object, scope: CaseVariables) -> str:
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
 
 
-def apply_named_matcher(name: str, operand: object, seen: ValueToCheck) -> MatchResult:
+def apply_named_matcher(name: str, operand: object, seen: ValueToCheck) -> Match:
     if (known := REGISTRY.get(name)) is None:
-        return MatchResult(MatcherOutcomeKind.UNCLEAR, f"there is no matcher `{name}`")
+        return Match(MatcherOutcomeKind.UNCLEAR, f"there is no matcher `{name}`")
     if isinstance(seen.actual, Unknown) and name not in {"anyOf", "allOf", "not"}:
-        return MatchResult(MatcherOutcomeKind.UNCLEAR, f"the value is not known: {seen.actual.reason}")
+        return Match(MatcherOutcomeKind.UNCLEAR, f"the value is not known: {seen.actual.reason}")
     try:
         found = known.rule(operand if known.raw else seen.scope.resolve_value(operand), seen)
     except StepError as error:
-        return MatchResult(MatcherOutcomeKind.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
+        return Match(MatcherOutcomeKind.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
     except Exception as error:  # noqa: BLE001 - whatever breaks, it was not evaluated
-        return MatchResult(
-            MatcherOutcomeKind.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}"
-        )
+        return Match(MatcherOutcomeKind.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
     doubtful = MatcherOutcomeKind.HOLDS if name == "notContains" else MatcherOutcomeKind.FAILS
     may_change = found.outcome is doubtful and name not in _UNAFFECTED
     if may_change and (hidden := explain_match_on_redacted_value(seen.actual)):
         outcome = MatcherOutcomeKind.UNCLEAR if name == "notContains" else MatcherOutcomeKind.UNFIT
-        return MatchResult(outcome, "; ".join(filter(None, [found.message, hidden])))
+        return Match(outcome, "; ".join(filter(None, [found.message, hidden])))
     return found
 
 
@@ -303,15 +301,15 @@ _WORST_OF_ALL = (MatcherOutcomeKind.FAILS, *_UNDECIDED, MatcherOutcomeKind.HOLDS
 _BEST_OF_ANY = (MatcherOutcomeKind.HOLDS, *_UNDECIDED, MatcherOutcomeKind.FAILS)
 
 
-def combine_required_matches(found: Iterable[MatchResult]) -> MatchResult:
+def combine_required_matches(found: Iterable[Match]) -> Match:
     return _combine_by_outcome_order(list(found), _WORST_OF_ALL, "; ")
 
 
-def combine_alternative_matches(found: Iterable[MatchResult]) -> MatchResult:
+def combine_alternative_matches(found: Iterable[Match]) -> Match:
     return _combine_by_outcome_order(list(found), _BEST_OF_ANY, "; and ")
 
 
-def _combine_by_outcome_order(each: list[MatchResult], order: Sequence[MatcherOutcomeKind], glue: str) -> MatchResult:
+def _combine_by_outcome_order(each: list[Match], order: Sequence[MatcherOutcomeKind], glue: str) -> Match:
     outcome = min((one.outcome for one in each), key=order.index)
     messages = dict.fromkeys(one.message for one in each if one.outcome is outcome and one.message)
-    return MatchResult(outcome, glue.join(messages), "; ".join(dict.fromkeys(one.note for one in each if one.note)))
+    return Match(outcome, glue.join(messages), "; ".join(dict.fromkeys(one.note for one in each if one.note)))

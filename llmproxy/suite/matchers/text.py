@@ -24,8 +24,8 @@ from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.compare import parse_actual_value_as_json
 from llmproxy.suite.matchers.registry import (
     ABSENT,
+    Match,
     MatcherOutcomeKind,
-    MatchResult,
     ValueToCheck,
     are_json_equal,
     get_type_name,
@@ -128,25 +128,25 @@ def _describe_null_or_absent(seen: ValueToCheck) -> str:
     return "null" if seen.actual is None else "no value" if seen.actual is ABSENT else ""
 
 
-def _match_contained_values(name: str, operand: object, seen: ValueToCheck) -> MatchResult:
+def _match_contained_values(name: str, operand: object, seen: ValueToCheck) -> Match:
     if missing_value := _describe_null_or_absent(seen):
         which = "one of " if name == "containsAny" else ""
         message = f"expected {which}{quote(operand)} in it, and there is {missing_value}"
-        return MatchResult.of(name == "notContains", message)
+        return Match.of(name == "notContains", message)
     actual = to_json(seen.actual)
     if not isinstance(actual, (str, list, Mapping)):
         is_now = f"{get_type_name(actual)}: {quote(actual)}"
         said = f"`{name}` looks into a text, a list or an object, and the value is {is_now}"
-        return MatchResult(MatcherOutcomeKind.UNFIT, said)
+        return Match(MatcherOutcomeKind.UNFIT, said)
     if operand == []:
-        return MatchResult(MatcherOutcomeKind.UNCLEAR, f"`{name}`: an empty list asserts nothing")
+        return Match(MatcherOutcomeKind.UNCLEAR, f"`{name}`: an empty list asserts nothing")
     present: list[Any] = []
     missing: list[Any] = []
     for word in map(to_json, _to_list(operand)):
         has = None if word == "" else _contains_part(actual, word, ignore_case=seen.ignores_case)
         if has is None:
             why = "an empty text is in every text" if word == "" else f"cannot look for {get_type_name(word)} in a text"
-            return MatchResult(MatcherOutcomeKind.UNCLEAR, f"`{name}`: {why}")
+            return Match(MatcherOutcomeKind.UNCLEAR, f"`{name}`: {why}")
         (present if has else missing).append(word)
     hints = [_describe_near_text(actual, word, ignore_case=seen.ignores_case) for word in missing]
     told = ", ".join(f"{quote(word)} is not in it{hint}" for word, hint in zip(missing, hints, strict=True))
@@ -155,7 +155,7 @@ def _match_contained_values(name: str, operand: object, seen: ValueToCheck) -> M
         "containsAny": (bool(present), f"none of {quote(missing)} is in it{''.join(dict.fromkeys(hints))}"),
         "notContains": (not present, f"{', '.join(map(quote, present))} should not be in it"),
     }[name]
-    return MatchResult.of(holds, f"{message}; it is {quote(actual, 300)}")
+    return Match.of(holds, f"{message}; it is {quote(actual, 300)}")
 
 
 for _name, _help in _LOOKING.items():
@@ -229,20 +229,20 @@ def explain_bad_pattern(operand: object, flags: str = "") -> str:
     objection=explain_bad_pattern,
     raw=True,
 )
-def match_regex(operand: object, seen: ValueToCheck) -> MatchResult:
+def match_regex(operand: object, seen: ValueToCheck) -> Match:
     actual = to_json(seen.actual)
     if missing_value := _describe_null_or_absent(seen):
         message = f"expected a text that matches {quote(operand)}, and there is {missing_value}"
-        return MatchResult(MatcherOutcomeKind.FAILS, message)
+        return Match(MatcherOutcomeKind.FAILS, message)
     if isinstance(actual, (bool, list, Mapping)):
         message = f"`regex` looks into a text, and the value is {get_type_name(actual)}: {quote(actual)}"
-        return MatchResult(MatcherOutcomeKind.UNFIT, message)
+        return Match(MatcherOutcomeKind.UNFIT, message)
     flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.ignores_case else "")
     text = str(actual)
     missing = [pattern for pattern in _to_list(operand) if not is_pattern_found(pattern, text, flags)]
     other = [pattern for pattern in missing if "i" not in flags and is_pattern_found(pattern, text, flags + "i")]
     hint = "; it is found in other case: `ignoreCase: true` would take it" if other else ""
-    return MatchResult.of(
+    return Match.of(
         not missing, f"{', '.join(map(quote, missing))} is not found in it{hint}; it is {quote(actual, 300)}"
     )
 
@@ -419,7 +419,7 @@ def _build_format_checker() -> Any:
     objection=_explain_bad_schema,
     raw=True,
 )
-def match_json_schema(operand: dict[str, Any], seen: ValueToCheck) -> MatchResult:
+def match_json_schema(operand: dict[str, Any], seen: ValueToCheck) -> Match:
     """Parse, then validate; nothing is fetched, and patterns have a time limit."""
     import jsonschema
     from referencing import Registry
@@ -427,11 +427,9 @@ def match_json_schema(operand: dict[str, Any], seen: ValueToCheck) -> MatchResul
     try:
         value = parse_actual_value_as_json(seen.actual)
     except (ValueError, RecursionError) as error:
-        return MatchResult(
-            MatcherOutcomeKind.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}"
-        )
+        return Match(MatcherOutcomeKind.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
     if value is ABSENT:
-        return MatchResult(MatcherOutcomeKind.UNFIT, "expected JSON, and there is no value")
+        return Match(MatcherOutcomeKind.UNFIT, "expected JSON, and there is no value")
 
     def pattern(_: object, wanted: str, instance: object, __: object) -> Any:
         if isinstance(instance, str) and not is_pattern_found(wanted, instance):
@@ -443,4 +441,4 @@ def match_json_schema(operand: dict[str, Any], seen: ValueToCheck) -> MatchResul
     checker = made(names.expand(operand), registry=Registry(), format_checker=_build_format_checker())
     errors = sorted(checker.iter_errors(value), key=lambda error: error.json_path)
     told = [f"at {error.json_path}: {names.rewrite_error(error.message):.200}" for error in errors[:5]]
-    return MatchResult.of(not errors, "; ".join(told))
+    return Match.of(not errors, "; ".join(told))

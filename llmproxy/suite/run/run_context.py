@@ -21,7 +21,7 @@ from llmproxy.client.control import ControlApiClient
 from llmproxy.client.session_reports import SessionReport
 from llmproxy.errors import AgentError, MachineError, SettingsError, SuiteError
 from llmproxy.protocol import AGENT, OFFLINE, Decision
-from llmproxy.report.events import Assertion, Event, EventHandler, Status, notify_handlers
+from llmproxy.report.events import Assertion, Event, Handler, Status, notify_handlers
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
@@ -302,7 +302,7 @@ class SuiteRunContext:
     proxy: str | None
     """Its URL; None: without a proxy no assertion about traffic can be evaluated."""
     token: str = ""
-    handlers: Sequence[EventHandler] = ()
+    handlers: Sequence[Handler] = ()
     agent: Mapping[str, Any] | None = None
     """Agent in place of the suites' `agent`, with its base folder."""
     store: Mapping[str, Any] | None = None

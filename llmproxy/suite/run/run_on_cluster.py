@@ -16,7 +16,7 @@ from typing import Any
 import llmproxy
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.postgres_store_paths import find_postgres_of_local_copy
-from llmproxy.report.events import Completed, Event, EventHandler, Finished, Selected, Started, Status, notify_handlers
+from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status, notify_handlers
 from llmproxy.scenario.cluster.remote_runner import RayClusterRunner
 from llmproxy.scenario.cluster.transfer_files import (
     collect_cluster_env_variables,
@@ -166,7 +166,7 @@ class _SuiteNode(NodeRunExecutor):
 class RunEventReorderer:
     """Passes events on run by run in local order, each as soon as all earlier runs have ended."""
 
-    def __init__(self, handlers: Sequence[EventHandler], order: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, handlers: Sequence[Handler], order: Sequence[tuple[str, int]]) -> None:
         self._handlers, self._order = handlers, list(order)
         self._place: dict[str, tuple[str, int]] = {}
         self._runs: dict[tuple[str, int], list[Event]] = {}

@@ -11,12 +11,12 @@ import pytest
 
 from llmproxy.core.bindings import (
     Bindings,
+    Fit,
     IdPair,
     IdPairs,
     MatchedMessageCache,
     MisfitReason,
     Mismatch,
-    RequestMatch,
     RunVariable,
     match_requests_with_bindings,
     rewrite_request_to_this_run,
@@ -79,7 +79,7 @@ def test_a_near_duplicate_is_a_miss_after_any_number_of_hits(name: str) -> None:
         MatchedMessageCache(),
     )
     for _ in range(3):
-        assert isinstance(match_requests_with_bindings(bindings, recorded, near._present(), None, fitted), RequestMatch)
+        assert isinstance(match_requests_with_bindings(bindings, recorded, near._present(), None, fitted), Fit)
     present = near.plant(name)
     result = narrow(Mismatch, match_requests_with_bindings(bindings, recorded, present, None, fitted))
     assert result == match_requests_with_bindings(bindings, recorded, present)
@@ -109,10 +109,7 @@ def test_equal_in_python_or_as_written_is_not_equal_in_json(recorded: list[Json]
         fitted = MatchedMessageCache()
         for expected in fits * 2:
             asked = copy.deepcopy(before) if expected else now
-            assert (
-                isinstance(match_requests_with_bindings(bindings, before, asked, None, fitted), RequestMatch)
-                is expected
-            )
+            assert isinstance(match_requests_with_bindings(bindings, before, asked, None, fitted), Fit) is expected
 
 
 def test_an_id_that_a_tool_makes_later_counts_in_what_fitted_before() -> None:
@@ -120,7 +117,7 @@ def test_an_id_that_a_tool_makes_later_counts_in_what_fitted_before() -> None:
     bindings, fitted = Bindings(A, B), MatchedMessageCache()
     before, now = (_chat(user("in " + cwd), *used("run", "{}", "made c0ffee12")) for cwd in ("/tmp/a", "/srv/b"))
     for _ in range(3):
-        assert isinstance(match_requests_with_bindings(bindings, before, now, None, fitted), RequestMatch)
+        assert isinstance(match_requests_with_bindings(bindings, before, now, None, fitted), Fit)
     known = IdPairs([IdPair("made", "hex", "c0ffee12", "beefbeef")])
     assert (
         narrow(Mismatch, match_requests_with_bindings(bindings, before, now, known, fitted)).why is MisfitReason.LEAKED
@@ -140,7 +137,7 @@ def test_a_message_after_another_call_is_that_tools_result() -> None:
             match_requests_with_bindings(bindings, _chat(read, second), _chat(read, now), None, fitted), Mismatch
         )
         assert isinstance(
-            match_requests_with_bindings(bindings, _chat(first, second), _chat(first, now), None, fitted), RequestMatch
+            match_requests_with_bindings(bindings, _chat(first, second), _chat(first, now), None, fitted), Fit
         )
 
 
@@ -150,7 +147,7 @@ def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
     before, now = (_chat(*used("run", json.dumps({"path": cwd}))) for cwd in ("/tmp/a", "/srv/\u00fcb"))
     fitted = MatchedMessageCache()
     for _ in range(3):
-        fit = narrow(RequestMatch, match_requests_with_bindings(bindings, before, now, None, fitted))
+        fit = narrow(Fit, match_requests_with_bindings(bindings, before, now, None, fitted))
         assert fit.chosen == {"/tmp/a": {"/srv/\u00fcb"}}
 
 

@@ -12,11 +12,11 @@ import pytest
 from llmproxy.core.bindings import (
     BadRunVariable,
     Bindings,
+    Fit,
     IdPair,
     IdPairs,
     MisfitReason,
     Mismatch,
-    RequestMatch,
     RunVariable,
     RunVariableKind,
     VolatileField,
@@ -38,7 +38,7 @@ from tests.support.narrowing import known, narrow
 
 def _fits(recorded: str, present: str, before: list[RunVariable], now: list[RunVariable], role: str = "user") -> bool:
     one, other = ({"messages": [{"role": role, "content": text}]} for text in (recorded, present))
-    return isinstance(match_requests_with_bindings(Bindings(before, now), one, other), RequestMatch)
+    return isinstance(match_requests_with_bindings(Bindings(before, now), one, other), Fit)
 
 
 def _paths(**values: str) -> list[RunVariable]:
@@ -267,7 +267,7 @@ def test_whatever_fits_is_a_candidate(recorded: str) -> None:
             for text in form.present:
                 for around in AROUND:
                     one, other = around.format(form.recorded), around.format(text)
-                    if isinstance(match_requests_with_bindings(bindings, _asked(one), _asked(other)), RequestMatch):
+                    if isinstance(match_requests_with_bindings(bindings, _asked(one), _asked(other)), Fit):
                         fitted += 1
                         assert _key(one) == _key(other), (one, other)
                         typed = known(read_last_user_text(_canonical(other)))
@@ -357,13 +357,13 @@ def test_no_value_breaks_anything_or_changes_what_is_another_thing(name: str) ->
             bindings = Bindings(*sides)
             text = f"in {value} and {value}/x, {OTHERS}"
             fit = match_requests_with_bindings(bindings, asked(text), asked(text))
-            assert isinstance(fit, RequestMatch), fit
+            assert isinstance(fit, Fit), fit
             rewrite_answer(bindings, fit, answer(text))
             without = answer(OTHERS)
-            assert rewrite_answer(bindings, RequestMatch((), ()), without) is without, (value, other)
+            assert rewrite_answer(bindings, Fit((), ()), without) is without, (value, other)
             if all(side[0].kind is RunVariableKind.SHORT for side in sides):
                 same = answer(text)
-                got = rewrite_answer(bindings, RequestMatch((), ()), same)
+                got = rewrite_answer(bindings, Fit((), ()), same)
                 assert got is same or (isinstance(got, Mismatch) and got.why is MisfitReason.SHORT), (value, other)
 
 
@@ -372,7 +372,7 @@ def test_one_that_is_a_prefix_of_another_is_not_taken_for_it() -> None:
     old = [RunVariable("cwd", "/tmp/a/b"), RunVariable("home", "/tmp/a"), RunVariable("o.id", "order-123456")]
     new = [RunVariable("cwd", "/srv/x"), RunVariable("home", "/home/k"), RunVariable("o.id", "order-999999")]
     said = answer("/tmp/a/b/c /tmp/a/bc /tmp/a order-123456 order-1234567")
-    got = narrow(Response, rewrite_answer(Bindings(old, new), RequestMatch((), ()), said))
+    got = narrow(Response, rewrite_answer(Bindings(old, new), Fit((), ()), said))
     assert json.loads(got.body)["content"][0]["text"] == "/srv/x/c /home/k/bc /home/k order-999999 order-1234567"
 
 
@@ -382,7 +382,7 @@ def test_a_variable_that_is_the_folder_s_name_may_stand_in_a_member_and_in_a_pat
     before, now = (
         {"messages": [*used("open", {"project": it}), *used("ls", {"path": f"../{it}/x"})]} for it in ("alpha", "beta")
     )
-    assert isinstance(match_requests_with_bindings(Bindings(recorded, present), before, now), RequestMatch)
+    assert isinstance(match_requests_with_bindings(Bindings(recorded, present), before, now), Fit)
 
 
 def test_a_number_of_a_volatile_field_is_no_short_id_of_another_one() -> None:
@@ -398,7 +398,7 @@ def test_a_number_of_a_volatile_field_is_no_short_id_of_another_one() -> None:
             ]
         }
 
-    assert isinstance(match_requests_with_bindings(bindings, calls(7, 7), calls(9, 7)), RequestMatch)
+    assert isinstance(match_requests_with_bindings(bindings, calls(7, 7), calls(9, 7)), Fit)
     assert (
         narrow(Mismatch, match_requests_with_bindings(bindings, calls("7", "7"), calls("9", "7"))).why
         is MisfitReason.LEAKED
@@ -412,5 +412,5 @@ def test_an_id_is_not_left_behind_an_escape_of_argument_text(blank: str) -> None
     call = {"id": "x", "function": {"name": "write", "arguments": json.dumps({"note": f"see{blank}1f3a9 for it"})}}
     body = {"choices": [{"index": 0, "message": {"role": "assistant", "tool_calls": [call]}}]}
     response = Response(200, "OK", (("content-type", "application/json"),), (Chunk(0, json.dumps(body).encode()),))
-    fit = RequestMatch((), (IdPair("commit", "hex", old, new),))
+    fit = Fit((), (IdPair("commit", "hex", old, new),))
     assert narrow(Mismatch, rewrite_answer(Bindings([], []), fit, response)).why is MisfitReason.LEAKED

@@ -10,9 +10,9 @@ import pytest
 from llmproxy.core.bindings import (
     SYSTEM,
     Bindings,
+    Fit,
     MisfitReason,
     Mismatch,
-    RequestMatch,
     RunVariable,
     VolatileField,
     build_run_variable,
@@ -101,7 +101,7 @@ def test_a_value_that_a_tool_made_is_learned_where_it_stands(
     ]
     assert found[0].field.tool == "sh"
     assert found[0].field.arguments == '{"cmd":"ls {cwd}"}'
-    assert isinstance(match_requests_with_bindings(Bindings(A, B, [found[0].field]), old, new), RequestMatch)
+    assert isinstance(match_requests_with_bindings(Bindings(A, B, [found[0].field]), old, new), Fit)
 
 
 def test_a_bare_id_is_learned_on_a_line_below_a_bare_date() -> None:
@@ -112,9 +112,7 @@ def test_a_bare_id_is_learned_on_a_line_below_a_bare_date() -> None:
     )
     found = taught(old, new)
     assert [(each.field.kind, each.field.before) for each in found] == [("time", ""), ("uuid", "")]
-    assert isinstance(
-        match_requests_with_bindings(Bindings(A, B, [each.field for each in found]), old, new), RequestMatch
-    )
+    assert isinstance(match_requests_with_bindings(Bindings(A, B, [each.field for each in found]), old, new), Fit)
 
 
 def test_json_is_learned_by_its_path() -> None:
@@ -177,7 +175,7 @@ def test_a_slot_of_system_text_is_never_in_what_a_user_typed() -> None:
 
     def fits(role: str, *texts: str) -> bool:
         old, new = ({"messages": [{"role": role, "content": text}]} for text in texts)
-        return isinstance(match_requests_with_bindings(table, old, new), RequestMatch)
+        return isinstance(match_requests_with_bindings(table, old, new), Fit)
 
     assert fits("system", "Git user: ann", "Git user: bob")
     assert not fits("user", "Git user: ann", "Git user: bob")
@@ -242,7 +240,7 @@ def test_times_of_a_listing_are_one_slot() -> None:
     assert [(each.field.name, each.field.before, each.is_bulk_acceptable) for each in merged] == [
         ("file_time", "{:row} ", True)
     ]
-    assert isinstance(match_requests_with_bindings(Bindings(A, B, [merged[0].field]), before, now), RequestMatch)
+    assert isinstance(match_requests_with_bindings(Bindings(A, B, [merged[0].field]), before, now), Fit)
     assert parse_volatile_field(merged[0].field.to_dict()) == merged[0].field
     assert [each.field.before for each in widen_volatile_fields_to_any_args(found[:1])] == ["-rw-r--r-- 1 root root 0 "]
 
@@ -255,7 +253,7 @@ def test_a_slot_behind_the_branch_is_found_on_another_branch() -> None:
     assert isinstance(found, tuple), found
     assert [(each.field.name, each.field.before) for each in found] == [("commit", "[{git_branch} ")]
     there = asked("[trunk abcdef1] Add", cwd="/srv/of-today")
-    fitted = narrow(RequestMatch, match_requests_with_bindings(Bindings(A, B, [found[0].field]), old, there))
+    fitted = narrow(Fit, match_requests_with_bindings(Bindings(A, B, [found[0].field]), old, there))
     assert [each.present for each in fitted.identities] == ["abcdef1"]
 
 

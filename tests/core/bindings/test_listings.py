@@ -6,8 +6,8 @@ import pytest
 
 from llmproxy.core.bindings import (
     Bindings,
+    Fit,
     Mismatch,
-    RequestMatch,
     RunVariable,
     build_run_variable,
     match_requests_with_bindings,
@@ -27,7 +27,7 @@ drwxrwxrwt 22 root root  160 Jan  1  2025 ..
 -rw-r--r--  1 ann  ann     9 Nov 22 13:52 notes.txt"""
 
 
-def fit(recorded: str, present: str, *, user: str = "ann", folder: str = "/wk", **slot: str) -> RequestMatch | Mismatch:
+def fit(recorded: str, present: str, *, user: str = "ann", folder: str = "/wk", **slot: str) -> Fit | Mismatch:
     """Hold two results of ``ls -la`` against each other."""
     bindings = Bindings(
         [build_run_variable("cwd", "/tmp/a/project"), build_run_variable("user", "ann")],
@@ -43,20 +43,20 @@ def fit(recorded: str, present: str, *, user: str = "ann", folder: str = "/wk", 
 
 def test_a_parent_elsewhere_moves_all_columns_and_is_no_difference() -> None:
     """`/wk` has the root of the file system as its parent: more links, another owner, and wider columns for all."""
-    assert narrow(RequestMatch, fit(RECORDED, ELSEWHERE)).names == ("cwd", "listing")
+    assert narrow(Fit, fit(RECORDED, ELSEWHERE)).names == ("cwd", "listing")
 
 
 def test_a_link_is_as_long_as_what_it_leads_to() -> None:
     """Of a link to the folder the size is that of the path; of one that leads elsewhere the target itself differs."""
     row = "lrwxrwxrwx 1 ann ann {} Nov 22 13:52 here -> {}"
-    assert isinstance(fit(row.format(14, "/tmp/a/project"), row.format(" 3", "/wk")), RequestMatch)
+    assert isinstance(fit(row.format(14, "/tmp/a/project"), row.format(" 3", "/wk")), Fit)
     assert isinstance(fit(row.format(14, "/tmp/a/project"), row.format(14, "/etc/of-others")), Mismatch)
 
 
 def test_files_of_the_user_are_of_this_user() -> None:
     """The owner's column names who runs the agent; who owned a file before still does."""
     kims = RECORDED.replace("ann ann", "kimberly kimberly")
-    assert "user" in narrow(RequestMatch, fit(RECORDED, kims, user="kimberly")).names
+    assert "user" in narrow(Fit, fit(RECORDED, kims, user="kimberly")).names
     assert isinstance(fit(RECORDED, kims.replace("kimberly kimberly    9", "lee lee    9"), user="kimberly"), Mismatch)
     both = RECORDED.replace("ann ann    9", "ann kimberly    9")
     assert isinstance(fit(both, kims, user="kimberly"), Mismatch), "two users became one"
@@ -87,9 +87,9 @@ OURS = """
 
 def test_files_of_ours_are_no_difference() -> None:
     """The store may lie in the folder of one run, and grows while it records; another database is another file."""
-    assert isinstance(fit(RECORDED.replace("total 20", "total 324") + OURS, ELSEWHERE), RequestMatch)
-    assert isinstance(fit(RECORDED, ELSEWHERE + OURS.replace("114688", "200704")), RequestMatch)
-    assert isinstance(fit("notes.txt", "llmproxy.db\nnotes.txt\n?? llmproxy.db-wal\n./llmproxy.db"), RequestMatch)
+    assert isinstance(fit(RECORDED.replace("total 20", "total 324") + OURS, ELSEWHERE), Fit)
+    assert isinstance(fit(RECORDED, ELSEWHERE + OURS.replace("114688", "200704")), Fit)
+    assert isinstance(fit("notes.txt", "llmproxy.db\nnotes.txt\n?? llmproxy.db-wal\n./llmproxy.db"), Fit)
     assert isinstance(fit("notes.txt", "other.db\nnotes.txt"), Mismatch)
     assert isinstance(fit("notes.txt", "rm llmproxy.db\nnotes.txt"), Mismatch)
     assert isinstance(fit(RECORDED, ELSEWHERE.replace("total 20", "total 24")), Mismatch)
@@ -103,17 +103,17 @@ def test_the_parents_row_counts_in_the_same_folder() -> None:
 def test_a_slot_in_a_row_is_found_however_the_row_is_padded() -> None:
     """It was learned where the columns were narrower."""
     slot = {"name": "when", "kind": "time", "tool": "sh", "before": "-rw-r--r-- 1 ann ann    9 "}
-    found = narrow(RequestMatch, fit(RECORDED, ELSEWHERE.replace("9 Nov 22 13:52", "9 Dec 24 18:00"), **slot))
+    found = narrow(Fit, fit(RECORDED, ELSEWHERE.replace("9 Nov 22 13:52", "9 Dec 24 18:00"), **slot))
     assert found.names == ("cwd", "listing", "when")
     made = {"name": "made", "kind": "hex", "tool": "sh", "before": "-rw-r--r-- 1 ann ann    9 Nov 22 13:52 "}
     other = fit(RECORDED.replace("notes.txt", "0a1b2c3d"), ELSEWHERE.replace("notes.txt", "ffeeddcc"), **made)
-    assert [each.present for each in narrow(RequestMatch, other).identities] == ["ffeeddcc"]
+    assert [each.present for each in narrow(Fit, other).identities] == ["ffeeddcc"]
 
 
 OUR_STATUS = "?? llmproxy.db\n?? llmproxy.db.state.db"
 
 
-def _status(recorded: str, present: str, declared: tuple[str, str]) -> RequestMatch | Mismatch:
+def _status(recorded: str, present: str, declared: tuple[str, str]) -> Fit | Mismatch:
     """Hold two system texts of Claude Code against each other."""
     before, now = ([build_run_variable("git_status", each)] for each in declared)
     mine, theirs = ({"system": f"Status:\n{each}\n\nRecent commits:\n1a2b3c4 Begin"} for each in (recorded, present))
@@ -133,7 +133,7 @@ def test_our_own_database_is_no_difference_in_gits_status(
     recorded: str, present: str, declared: tuple[str, str]
 ) -> None:
     """It comes into the folder when a run begins, before or after git was asked."""
-    assert isinstance(_status(recorded, present, declared), RequestMatch)
+    assert isinstance(_status(recorded, present, declared), Fit)
     other = _status(recorded, f"{present}\n?? secrets.txt", declared)
     assert isinstance(other, Mismatch), "another file is another question"
 
@@ -142,7 +142,7 @@ ANN, KIM = "Ann Smith <ann@example.com>", "Kim <kim@example.com>"
 LOG = "commit 1f3a9c0\nAuthor: {}\n\n    Mine\n\ncommit 0c0ffee\nAuthor: {}\n\n    Theirs"
 
 
-def fit_git_lines(recorded: str, present: str, *, kept: bool = True) -> RequestMatch | Mismatch:
+def fit_git_lines(recorded: str, present: str, *, kept: bool = True) -> Fit | Mismatch:
     """Hold two results against each other; `kept`: it is known who recorded."""
     mine = {"cwd": "/a", "git_branch": "main"} | ({"git_user": ANN} if kept else {})
     now = {"cwd": "/b", "git_branch": "topic/x", "git_user": KIM}
@@ -176,12 +176,12 @@ def fit_git_lines(recorded: str, present: str, *, kept: bool = True) -> RequestM
 def test_only_lines_that_git_writes_count(recorded: str, present: str, fits: bool) -> None:
     """A colleague's commit is the colleague's, on whichever branch; other authors, and other lines, are the question."""
     found = fit_git_lines(recorded, present)
-    assert isinstance(found, RequestMatch) is fits, found
+    assert isinstance(found, Fit) is fits, found
 
 
 def test_a_recording_that_names_nobody_fits_whoever_replays() -> None:
     """A file for pull requests has no git_user: any author may be this run's user now, and nobody else."""
-    for author, kind in ((KIM, RequestMatch), ("Eve <e@x>", Mismatch)):
+    for author, kind in ((KIM, Fit), ("Eve <e@x>", Mismatch)):
         found = fit_git_lines(LOG.format(ANN, "Bob <b@x>"), LOG.format(author, "Bob <b@x>"), kept=False)
         assert isinstance(found, kind), author
     assert isinstance(fit_git_lines(LOG.format(ANN, "Bob <b@x>"), LOG.format(KIM, KIM), kept=False), Mismatch)
@@ -243,7 +243,7 @@ def test_what_claude_code_and_qwen_code_note_of_their_sub_agents_varies(
     found = match_requests_with_bindings(
         Bindings((), (), load_builtin_volatile_fields()), ask(result, said, THEN), ask(result, said, NOW | changed)
     )
-    assert isinstance(found, RequestMatch) is fits, found
+    assert isinstance(found, Fit) is fits, found
 
 
 def test_each_shipped_slot_is_anchored_by_words_of_its_agent() -> None:
@@ -279,7 +279,7 @@ def test_what_codex_and_opencode_note_of_their_sub_agents_varies(
     found = match_requests_with_bindings(
         Bindings((), (), load_builtin_volatile_fields()), said(CARVER), said(HUME | changed)
     )
-    assert isinstance(found, RequestMatch) is fits, found
+    assert isinstance(found, Fit) is fits, found
 
 
 SESSION = "Session folder: {home}/.copilot/session-state/"
@@ -303,7 +303,7 @@ def test_copilot_s_session_and_clock_vary(now: tuple[str, ...], *, fits: bool) -
 
     homes = [RunVariable("home", "/home/ann")], [RunVariable("home", "/srv/kim")]
     found = match_requests_with_bindings(Bindings(*homes, load_builtin_volatile_fields()), said(then), said(now))
-    assert isinstance(found, RequestMatch) is fits, found
+    assert isinstance(found, Fit) is fits, found
 
 
 def test_outside_of_results_ours_are_of_system_text() -> None:

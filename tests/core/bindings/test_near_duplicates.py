@@ -10,8 +10,8 @@ import pytest
 
 from llmproxy.core.bindings import (
     Bindings,
+    Fit,
     Mismatch,
-    RequestMatch,
     RunVariable,
     VolatileField,
     match_requests_with_bindings,
@@ -70,13 +70,13 @@ def _present() -> Json:
     return _body("/srv/ci/w-1", "/users/ann", "2026-11-23", "release", "aa01bc", "0" * 8 + COMMIT[:32], 1007, 99)
 
 
-def _fit(present: Json) -> RequestMatch | Mismatch:
+def _fit(present: Json) -> Fit | Mismatch:
     return match_requests_with_bindings(Bindings(RECORDED, PRESENT, SLOTS), _recorded(), present)
 
 
 def test_the_same_run_elsewhere_fits() -> None:
     """Folder, home, day, branch, ids, a captured number, times and pids differ, and nothing else."""
-    fit = narrow(RequestMatch, _fit(_present()))
+    fit = narrow(Fit, _fit(_present()))
     assert set(fit.names) == {"chunk", "commit", "cwd", "date", "git_branch", "home", "pid", "task"}
 
 
@@ -194,7 +194,7 @@ def test_a_short_text_that_a_tool_made_is_a_leak_when_it_comes_back() -> None:
         {"messages": [*used("make", {}, json.dumps({"name": made})), asks(call("use", {"nm": named}))]}
         for made, named in (("abc", "abc"), ("xyz", "xyz"), ("xyz", "abc"))
     )
-    assert isinstance(match_requests_with_bindings(Bindings((), (), slots), recorded, present), RequestMatch)
+    assert isinstance(match_requests_with_bindings(Bindings((), (), slots), recorded, present), Fit)
     assert "leaked" in str(narrow(Mismatch, match_requests_with_bindings(Bindings((), (), slots), recorded, leaky)))
 
 
@@ -231,7 +231,7 @@ def test_members_are_compared_as_texts_are(name: str, written: bool) -> None:
     recorded = _keyed(_files("/tmp/a/project", COMMIT), written=written, cwd="/tmp/a/project", commit=COMMIT)
     present = _keyed({**_files("/srv/ci/w-1", "0" * 40), **KEYED.get(name, {})}, written=written)
     result = match_requests_with_bindings(Bindings(RECORDED, PRESENT, SLOTS), recorded, present)
-    assert isinstance(result, Mismatch if name else RequestMatch), str(result)
+    assert isinstance(result, Mismatch if name else Fit), str(result)
     if isinstance(result, Mismatch):
         assert result.path.startswith("$.messages[3].tool_calls[0].function.arguments."), str(result)
         assert ("leaked" in str(result)) == (name == "the recorded commit")

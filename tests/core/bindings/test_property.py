@@ -12,10 +12,10 @@ import pytest
 
 from llmproxy.core.bindings import (
     Bindings,
+    Fit,
     MatchedMessageCache,
     MisfitReason,
     Mismatch,
-    RequestMatch,
     RunVariable,
     build_value_independent_key,
     match_requests_with_bindings,
@@ -65,7 +65,7 @@ def test_a_renamed_run_gets_the_renamed_answer(operation: str) -> None:
         fit = match_requests_with_bindings(
             bindings, REQUESTS[operation](run, recorded), REQUESTS[operation](run, present)
         )
-        assert isinstance(fit, RequestMatch), (seed, str(fit))
+        assert isinstance(fit, Fit), (seed, str(fit))
         for stream in (False, True):
             worlds = (recorded, present)
             before, wanted = (write_answer(operation, run, world, stream=stream, seed=seed) for world in worlds)
@@ -161,7 +161,7 @@ def test_nothing_that_asks_something_else_is_served(operation: str) -> None:
                 fitted = MatchedMessageCache()
                 for _ in range(3):
                     fit = match_requests_with_bindings(bindings, before, now, None, fitted)
-                    assert isinstance(fit, RequestMatch), (seed, str(fit))
+                    assert isinstance(fit, Fit), (seed, str(fit))
                 for each in list_duplicates(rng, operation, part, recorded, present):
                     result = match_requests_with_bindings(bindings, before, each.tree, None, fitted)
                     assert isinstance(result, Mismatch), (seed, each.why)
@@ -256,7 +256,7 @@ def test_what_is_renamed_as_a_whole_fits() -> None:
         fitted = MatchedMessageCache()
         for _ in range(3):
             result = match_requests_with_bindings(bindings, before, now, None, fitted)
-            assert isinstance(result, RequestMatch), (n, str(result))
+            assert isinstance(result, Fit), (n, str(result))
 
 
 def test_no_coincidence_is_served() -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from llmproxy.core.bindings import (
     Bindings,
+    Fit,
     IdPair,
     IdPairs,
     MisfitReason,
     Mismatch,
-    RequestMatch,
     RunVariable,
     VolatileField,
     match_requests_with_bindings,
@@ -28,7 +28,7 @@ from tests.support.narrowing import narrow
 Json = Any
 OLD, NEW = "3f2b9c1e-0000-4000-8000-00000000000a", "77777777-1111-4111-8111-00000000000b"
 BINDINGS = Bindings([RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/ci/w")])
-EMPTY = RequestMatch((), ())
+EMPTY = Fit((), ())
 
 
 def _whole(value: Json) -> Response:
@@ -49,8 +49,8 @@ def _blocks(response: Response | Mismatch) -> list[Json]:
     return list(json.loads(response.body)["content"])
 
 
-def _identity(kind: str = "uuid", old: str = OLD, new: str = NEW) -> RequestMatch:
-    return RequestMatch((), (IdPair("made", kind, old, new),))
+def _identity(kind: str = "uuid", old: str = OLD, new: str = NEW) -> Fit:
+    return Fit((), (IdPair("made", kind, old, new),))
 
 
 def _bound(before: dict[str, str], now: dict[str, str]) -> Bindings:
@@ -66,8 +66,8 @@ def _use(tool: str, **arguments: Json) -> Json:
     return {"type": "tool_use", "id": "t", "name": tool, "input": arguments}
 
 
-def _fitted(bindings: Bindings, recorded: str, present: str) -> RequestMatch:
-    return narrow(RequestMatch, match_requests_with_bindings(bindings, {"system": recorded}, {"system": present}))
+def _fitted(bindings: Bindings, recorded: str, present: str) -> Fit:
+    return narrow(Fit, match_requests_with_bindings(bindings, {"system": recorded}, {"system": present}))
 
 
 SPACE = _bound({"cwd": "/tmp/a"}, {"cwd": "/srv/my work"})
@@ -79,12 +79,10 @@ WORDS = _bound(
 SEVENS = _bound({"task.id": "7", "user.id": "7"}, {"task.id": "1007", "user.id": "2001"})
 BELOW_HOME = _bound({"cwd": "/tmp/a", "home": "/home/ann"}, {"cwd": "/home/kim/src/a", "home": "/home/kim"})
 SHOP = _bound({"cwd": "/tmp/shop", "home": "/home/ann"}, {"cwd": "/srv/of-today", "home": "/srv/kim"})
-MADE, SWAPPED = _identity(), RequestMatch((), (IdPair("one", "uuid", OLD, NEW), IdPair("other", "uuid", NEW, OLD)))
+MADE, SWAPPED = _identity(), Fit((), (IdPair("one", "uuid", OLD, NEW), IdPair("other", "uuid", NEW, OLD)))
 COMMIT, NEW_COMMIT = "1f3a9c0de4" * 4, "ab01cd23ef" * 4
 DECLARED = _bound({"head": COMMIT, "task.id": OLD}, {"head": NEW_COMMIT, "task.id": NEW})
-SECOND = RequestMatch(
-    (), (IdPair("task_id", "integer", "4500", "3333"), IdPair("task_id_2", "integer", "1240", "6666"))
-)
+SECOND = Fit((), (IdPair("task_id", "integer", "4500", "3333"), IdPair("task_id_2", "integer", "1240", "6666")))
 
 
 @pytest.mark.parametrize(("bindings", "fit", "said", "wanted"), [
@@ -100,7 +98,7 @@ SECOND = RequestMatch(
     *(pytest.param(DECLARED, EMPTY, _text(f"at {COMMIT[:n]}."), _text(f"at {NEW_COMMIT[:n]}."), id=f"{n} digits of a declared one") for n in (40, 7)),
     pytest.param(DECLARED, EMPTY, _use("bash", command=f"git show {COMMIT[:5]}"), (MisfitReason.LEAKED, "head"), id="5 digits of a declared one"),
     pytest.param(DECLARED, EMPTY, _text(f"task {OLD[:8]}"), _text(f"task {NEW[:8]}"), id="the beginning of a declared UUID"),
-    pytest.param(DECLARED, RequestMatch((), (), unchanged={COMMIT}), _text(f"at {COMMIT[:8]}."), None, id="this run's request has the declared one"),
+    pytest.param(DECLARED, Fit((), (), unchanged={COMMIT}), _text(f"at {COMMIT[:8]}."), None, id="this run's request has the declared one"),
     pytest.param(BINDINGS, SECOND, _use("delete_task", task_id="1240"), _use("delete_task", task_id="6666"), id="a second value of a name"),
     pytest.param(BINDINGS, SECOND, _use("delete_task", id=4500), _use("delete_task", id=3333), id="the first value of a name"),
     pytest.param(BINDINGS, SECOND, _use("tag", x=["1240"]), MisfitReason.SHORT, id="an old number as a text that no name explains"),
@@ -132,9 +130,7 @@ SECOND = RequestMatch(
     pytest.param(SHOP, EMPTY, _text("see /home/ann/.gemini/tmp/shop/logs"), _text("see /srv/kim/.gemini/tmp/of-today/logs"), id="gemini's folder"),
     pytest.param(SHOP, EMPTY, _text("see /home/ann/.config/shop/x"), _text("see /srv/kim/.config/shop/x"), id="one called so by chance"),
 ])  # fmt: skip
-def test_a_block_is_rewritten_refused_or_the_same(
-    bindings: Bindings, fit: RequestMatch, said: Json, wanted: Json
-) -> None:
+def test_a_block_is_rewritten_refused_or_the_same(bindings: Bindings, fit: Fit, said: Json, wanted: Json) -> None:
     """What this run gets, in the order of its members; or why it gets nothing; or (None) the same object, nothing copied."""
     answer = _message(said)
     got = rewrite_answer(bindings, fit, answer)
@@ -302,11 +298,11 @@ def test_what_was_one_value_and_is_two_now_does_not_fit() -> None:
 def test_one_value_seen_both_ways_that_the_answer_holds_is_a_miss() -> None:
     """The request names the recorded folder and this one: which does the answer mean?"""
     bodies = [{"system": f"in {cwd}; a file says /tmp/a"} for cwd in ("/tmp/a", "/srv/ci/w")]
-    fit = narrow(RequestMatch, match_requests_with_bindings(BINDINGS, bodies[0], bodies[1]))
+    fit = narrow(Fit, match_requests_with_bindings(BINDINGS, bodies[0], bodies[1]))
     result = narrow(Mismatch, rewrite_answer(BINDINGS, fit, _message({"type": "text", "text": "cd /tmp/a"})))
     assert result.why is MisfitReason.BOTH_WAYS
     assert "cwd" in str(result)
-    unchanged = narrow(RequestMatch, match_requests_with_bindings(BINDINGS, bodies[0], bodies[0]))
+    unchanged = narrow(Fit, match_requests_with_bindings(BINDINGS, bodies[0], bodies[0]))
     same = _message({"type": "text", "text": "cd /tmp/a"})
     assert rewrite_answer(BINDINGS, unchanged, same) is same
 
@@ -336,7 +332,7 @@ def test_a_sentence_that_names_a_thing_by_its_old_number_is_not_said(words: str)
     answer = _message({"type": "text", "text": words})
     result = narrow(Mismatch, rewrite_answer(bindings, EMPTY, answer))
     assert (result.why, result.name, result.recorded, result.present) == (MisfitReason.SHORT, "task.id", "7", "1007")
-    unchanged = RequestMatch((), (), unchanged={"task.id=7"})
+    unchanged = Fit((), (), unchanged={"task.id=7"})
     assert rewrite_answer(bindings, unchanged, answer) is answer, "this run calls it so too"
     assert rewrite_answer(bindings, EMPTY, answer, strict=False) is answer, "nobody is answered with it"
 
@@ -387,7 +383,7 @@ def test_a_short_id_that_this_run_leaves_as_it_was_stays_in_the_answer(number: b
 
     answer = _message({"type": "tool_use", "id": "t", "name": "close_task", "input": {"task_id": old}})
     for ids, wanted in (((new, 3), new), ((old, 3), old)):
-        fit = narrow(RequestMatch, match_requests_with_bindings(bindings, asked(old, 3), asked(*ids)))
+        fit = narrow(Fit, match_requests_with_bindings(bindings, asked(old, 3), asked(*ids)))
         assert _blocks(rewrite_answer(bindings, fit, answer))[0]["input"] == {"task_id": wanted}
     both = narrow(Mismatch, match_requests_with_bindings(bindings, asked(old, old), asked(new, old)))
     assert (both.why, both.name) == (MisfitReason.UNEVEN, "task.id")
@@ -409,10 +405,10 @@ def test_what_the_session_knows_checks_and_does_not_choose() -> None:
     def body(value: str) -> Json:
         return {"messages": used("mint", "{}", value)}
 
-    fit = narrow(RequestMatch, match_requests_with_bindings(bindings, body(OLD), body(NEW)))
+    fit = narrow(Fit, match_requests_with_bindings(bindings, body(OLD), body(NEW)))
     assert fit.identities == (IdPair("made", "uuid", OLD, NEW),)
     known = IdPairs(fit.identities)
-    assert isinstance(match_requests_with_bindings(bindings, body(OLD), body(NEW), known), RequestMatch)
+    assert isinstance(match_requests_with_bindings(bindings, body(OLD), body(NEW), known), Fit)
     third = narrow(Mismatch, match_requests_with_bindings(bindings, body(OLD), body(NEW.replace("7", "8")), known))
     assert third.why is MisfitReason.NOT_ONE_TO_ONE
 

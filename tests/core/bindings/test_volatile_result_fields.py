@@ -11,8 +11,8 @@ from llmproxy.core.bindings import (
     KINDS,
     BadVolatileField,
     Bindings,
+    Fit,
     Mismatch,
-    RequestMatch,
     RunVariable,
     VolatileField,
     match_requests_with_bindings,
@@ -29,7 +29,7 @@ def _body(result: str, arguments: Json | None = None, tool: str = "exec") -> Jso
     return {"messages": used(tool, arguments or {}, result)}
 
 
-def _fit(slot: VolatileField, before: Json, now: Json) -> RequestMatch | Mismatch:
+def _fit(slot: VolatileField, before: Json, now: Json) -> Fit | Mismatch:
     return match_requests_with_bindings(
         Bindings([RunVariable("cwd", "/a")], [RunVariable("cwd", "/b")], [slot]), before, now
     )
@@ -73,7 +73,7 @@ def test_only_what_cannot_be_a_question_is_accepted_without_asking() -> None:
 ])  # fmt: skip
 def test_a_slot_is_found_by_its_anchor(slot: VolatileField, before: str, now: str) -> None:
     """The beginning of a line, any text before it, a JSON path; with names for what is bound."""
-    assert isinstance(fit := _fit(slot, _body(before), _body(now)), RequestMatch), str(fit)
+    assert isinstance(fit := _fit(slot, _body(before), _body(now)), Fit), str(fit)
     assert slot.name in fit.names
     assert isinstance(_fit(slot, _body(before, tool="other"), _body(now, tool="other")), Mismatch)
     elsewhere = VolatileField("x", slot.kind, "exec", before="nothing: ")
@@ -83,7 +83,7 @@ def test_a_slot_is_found_by_its_anchor(slot: VolatileField, before: str, now: st
 def test_a_slot_of_certain_arguments_is_of_no_other_call() -> None:
     """``uuidgen`` prints an id; what ``cat`` prints is asked about."""
     slot = VolatileField("u", "hex", "exec", arguments='{"command":"mint {cwd}"}')
-    for program, kind in (("mint", RequestMatch), ("cat", Mismatch)):
+    for program, kind in (("mint", Fit), ("cat", Mismatch)):
         bodies = [_body(value, {"command": f"{program} {cwd}"}) for value, cwd in (("98e1ef", "/a"), ("aa01bc", "/b"))]
         assert isinstance(_fit(slot, *bodies), kind)
 
@@ -92,7 +92,7 @@ def test_a_slot_may_be_of_tools_whose_names_begin_alike_and_end_before_a_text() 
     """What Codex writes before what any server of tools says; not what a tool says itself, nor another agent's tool."""
     slot = VolatileField("wall", "duration", "mcp__*", before="Wall time: ", after="\nOutput:")
     codex = [_body(f"Wall time: 0.{n} seconds\nOutput:\nhi", tool="mcp__tools__echo") for n in (1, 25)]
-    assert isinstance(fit := _fit(slot, *codex), RequestMatch)
+    assert isinstance(fit := _fit(slot, *codex), Fit)
     assert fit.names == ("wall",)
     others = ("mcp__tools__echo", "Wall time: {} seconds\nAll passed."), ("exec", "Wall time: {} s\nOutput:\nhi")
     for tool, text in others:
@@ -106,7 +106,7 @@ def test_a_tool_in_a_namespace_has_slots_of_its_own() -> None:
         call = {"type": "function_call", "call_id": "c", "namespace": "mcp__a", "name": "mint", "arguments": "{}"}
         return {"input": [call, {"type": "function_call_output", "call_id": "c", "output": made}]}
 
-    assert isinstance(_fit(VolatileField("u", "hex", "mcp__a__mint"), body("98e1ef"), body("aa01bc")), RequestMatch)
+    assert isinstance(_fit(VolatileField("u", "hex", "mcp__a__mint"), body("98e1ef"), body("aa01bc")), Fit)
     assert isinstance(_fit(VolatileField("u", "hex", "mint"), body("98e1ef"), body("aa01bc")), Mismatch)
 
 
@@ -118,7 +118,7 @@ def test_keys_of_json_in_a_result_come_in_any_order() -> None:
             for value, indent in (({"a": 1, "b": [1, 2]}, 2), ({"b": [1, 2], "a": 1}, None))
         )
         slot = VolatileField("x", "hex", "none")
-        assert isinstance(_fit(slot, _body(one), _body(other)), RequestMatch), around
+        assert isinstance(_fit(slot, _body(one), _body(other)), Fit), around
         for changed in (other.replace("[1, 2]", "[2, 1]"), other.replace('"a": 1', '"a": true')):
             assert isinstance(_fit(slot, _body(one), _body(changed)), Mismatch), around
 
@@ -126,7 +126,7 @@ def test_keys_of_json_in_a_result_come_in_any_order() -> None:
 def test_a_slot_outside_of_results_is_found_by_what_stands_before_it() -> None:
     """Only one that says so: a tool's volatile field is never looked for in a question."""
     bodies = [{"messages": [{"role": "user", "content": f"run {run} now"}]} for run in ("98e1ef", "aa01bc")]
-    assert isinstance(_fit(VolatileField("run", "hex", "", "text", "run "), bodies[0], bodies[1]), RequestMatch)
+    assert isinstance(_fit(VolatileField("run", "hex", "", "text", "run "), bodies[0], bodies[1]), Fit)
     assert isinstance(_fit(VolatileField("run", "hex", "exec", "text", "run "), bodies[0], bodies[1]), Mismatch)
 
 

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from llmproxy.suite.matchers.registry import (
+    Match,
     MatcherOutcomeKind,
-    MatchResult,
     choose_eq_or_ref_matcher,
     combine_alternative_matches,
     combine_required_matches,
@@ -24,18 +24,15 @@ def test_all_and_any_over_every_pair(left: MatcherOutcomeKind, right: MatcherOut
     pair = {left, right}
     every = next(each for each in (FAILS, UNCLEAR, UNFIT, MISTYPED, HOLDS) if each in pair)
     some = next(each for each in (HOLDS, UNCLEAR, UNFIT, MISTYPED, FAILS) if each in pair)
-    assert combine_required_matches([MatchResult(left), MatchResult(right)]).outcome is every
-    assert combine_alternative_matches([MatchResult(left), MatchResult(right)]).outcome is some
+    assert combine_required_matches([Match(left), Match(right)]).outcome is every
+    assert combine_alternative_matches([Match(left), Match(right)]).outcome is some
 
 
 def test_reasons_are_kept() -> None:
     """Of what decided; a list of branches tells each."""
-    assert (
-        combine_required_matches([MatchResult(FAILS, "a"), MatchResult(HOLDS), MatchResult(FAILS, "b")]).message
-        == "a; b"
-    )
-    assert combine_alternative_matches([MatchResult(FAILS, "a"), MatchResult(FAILS, "b")]).message == "a; and b"
-    assert combine_required_matches([MatchResult(HOLDS, note="n"), MatchResult(HOLDS)]).note == "n"
+    assert combine_required_matches([Match(FAILS, "a"), Match(HOLDS), Match(FAILS, "b")]).message == "a; b"
+    assert combine_alternative_matches([Match(FAILS, "a"), Match(FAILS, "b")]).message == "a; and b"
+    assert combine_required_matches([Match(HOLDS, note="n"), Match(HOLDS)]).note == "n"
 
 
 def test_a_text_that_is_a_reference_compares_like_one() -> None:
