@@ -102,7 +102,7 @@ async def _run_hook_command(command: str | tuple[str, ...], folder: Path, env: M
             start_new_session=True,
         )
     except OSError as error:
-        raise MachineError(f"{name}: {words[0]} cannot be executed: {error.strerror or error}") from error
+        raise MachineError(f"{name}: {error.filename or command} cannot be executed: {error.strerror}") from error
     except ValueError as error:  # an open quote, a NUL
         raise SuiteError(f"{name}: {command!r} is no command: {error}") from error
     try:
