@@ -260,13 +260,12 @@ def test_a_signal_while_the_server_ends_loses_nothing(monkeypatch: pytest.Monkey
         shim.on_sigterm()
         return 0
 
-    tell = host.end
-
-    def tell_late(*words: Any, **more: Any) -> None:
+    def end_with_signal(unasked: Sequence[tuple[int, bytes]], *, in_order: bool) -> None:
         shim.on_sigterm()
-        tell(*words, **more)
+        tell(unasked, in_order=in_order)
 
-    monkeypatch.setattr(host, "end", tell_late)
+    tell = host.end
+    monkeypatch.setattr(host, "end", end_with_signal)
     monkeypatch.setattr(McpServerProcess, "end", end_late)
     with pytest.raises(KeyboardInterrupt):
         shim.serve(lambda _: next(lines, b""))
