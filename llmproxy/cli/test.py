@@ -441,11 +441,7 @@ class TestCommandOptions:
         return code
 
     def make_run_context(
-        self,
-        proxy: ProxyHandle | None,
-        handlers: Sequence[Handler],
-        mode: str,
-        part: SelectedShardCases | None = None,
+        self, proxy: ProxyHandle | None, handlers: Sequence[Handler], mode: str, part: SelectedShardCases | None = None
     ) -> SuiteRunContext:
         """Return the context shared by all runs; the caller closes it."""
         from llmproxy.suite.reading.project_settings import (

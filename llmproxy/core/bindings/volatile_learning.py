@@ -20,13 +20,7 @@ from llmproxy.core.bindings.created_id_pairs import (
     ShortValue,
     find_short_values_at_leaf,
 )
-from llmproxy.core.bindings.leaf_pairs import (
-    Fit,
-    MisfitReason,
-    Mismatch,
-    VolatileFieldReader,
-    pair_request_leaves,
-)
+from llmproxy.core.bindings.leaf_pairs import Fit, MisfitReason, Mismatch, VolatileFieldReader, pair_request_leaves
 from llmproxy.core.bindings.leaf_places import Bindings, LeafPlace, RequestZoneMapper, Zone, iterate_request_members
 from llmproxy.core.bindings.request_comparison import (
     BoundRequestComparer,

@@ -26,27 +26,25 @@ from llmproxy.core.dialects.dialect_table import (
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
+    Draft,
     Message,
-    ModelAnswerDraft,
     add_content_blocks_to_draft,
     as_dict,
+    as_json,
     as_list,
     as_str,
-    dump_tool_arguments,
 )
 from llmproxy.core.traffic.interaction import Headers
 
 
-def parse_answer_or_event_into_draft(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
+def parse_answer_or_event_into_draft(draft: Draft, value: dict[str, Any]) -> None:
     kind = value.get("type")
     if kind == "content_block_start":
         block = as_dict(value.get("content_block"))
         if (call := messages.read_tool_call_of_any_provider(block)) is not None:
             asks = messages.BLOCKS.get(as_str(block.get("type")))
             hosted = asks is not None and asks.hosted
-            draft.add_call(
-                value.get("index"), call[0], call[1], dump_tool_arguments(call[2]) if call[2] else "", hosted=hosted
-            )
+            draft.add_call(value.get("index"), call[0], call[1], as_json(call[2]) if call[2] else "", hosted=hosted)
         else:
             draft.add_text(block.get("text"))
         _record_result_or_unknown(draft, block)
@@ -65,7 +63,7 @@ def parse_answer_or_event_into_draft(draft: ModelAnswerDraft, value: dict[str, A
         draft.add_text(value.get("completion"))
 
 
-def _record_result_or_unknown(draft: ModelAnswerDraft, block: dict[str, Any]) -> None:
+def _record_result_or_unknown(draft: Draft, block: dict[str, Any]) -> None:
     kind = as_str(block.get("type"))
     if kind not in messages.BLOCKS:
         draft.unknown[kind or "a block without a type"] = None
@@ -159,10 +157,6 @@ def _build_error(status: int, message: str) -> Json:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def _build_proxy_error(status: int, code: str, message: str) -> tuple[Headers, object]:
-    return (), {**_build_error(status, message), "request_id": code}
-
-
 def _build_provider_error(status: int, _asked: InjectedErrorParameters) -> tuple[Json, Headers]:
     limited = "This request would exceed your organization's rate limit of 50 requests per minute."
     text = {429: limited, 529: "Overloaded"}.get(status, "Internal server error")
@@ -180,7 +174,8 @@ DIALECT = ProviderApiDialect(
             layout=RequestBodyLayout(("prompt",)),
         ),
     },
-    _build_proxy_error, _build_provider_error, lambda _number: ("error", _build_error(529, "Overloaded")),
+    lambda status, code, message: ((), {**_build_error(status, message), "request_id": code}),
+    _build_provider_error, lambda _number: ("error", _build_error(529, "Overloaded")),
     speaker=ProviderRequestAndAnswerWriter(
         _build_request, _write_answer_json, build_stream_events,
         lambda error, status: _build_error(status, error.get("message", "")),

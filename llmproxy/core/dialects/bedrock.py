@@ -19,7 +19,7 @@ from llmproxy.core.dialects.dialect_table import (
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
-    ModelAnswerDraft,
+    Draft,
     ToolCallFormat,
     add_content_blocks_to_draft,
     as_dict,
@@ -43,7 +43,7 @@ CONTENT: Mapping[str, ToolCallFormat | None] = {
 """Blocks of converse, by the member that names their kind; a `type` next to it only says who runs the tool."""
 
 
-def _add_converse(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
+def _add_converse(draft: Draft, value: dict[str, Any]) -> None:
     """Add converse, whole or in events; Nova's own events under `invoke` are the same."""
     if message := as_dict(as_dict(value.get("output")).get("message")):
         draft.heard = True
@@ -64,12 +64,12 @@ def _add_converse(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
         draft.add_call(delta.get("contentBlockIndex"), arguments=as_str(inner["toolUse"].get("input")))
 
 
-def _record_unknown_block(draft: ModelAnswerDraft, block: dict[str, Any]) -> None:
+def _record_unknown_block(draft: Draft, block: dict[str, Any]) -> None:
     if find_content_block_kind(block, CONTENT) is None:
         draft.unknown[next(iter(block))] = None
 
 
-def _add_invoke_answer(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
+def _add_invoke_answer(draft: Draft, value: dict[str, Any]) -> None:
     """Add the native answers of the models: Claude, Nova, Titan, Llama, Cohere, AI21, Mistral."""
     if "type" in value or "completion" in value:
         dialect_table.get_dialect_codec_or_default("messages").add(draft, value)

@@ -22,7 +22,7 @@ from llmproxy.core.dialects.dialect_table import (
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
-    ModelAnswerDraft,
+    Draft,
     add_content_blocks_to_draft,
     as_dict,
     as_list,
@@ -33,7 +33,7 @@ from llmproxy.core.dialects.openai import build_openai_stream_error_event, build
 from llmproxy.core.traffic.interaction import Headers
 
 
-def _add_answer_or_event(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
+def _add_answer_or_event(draft: Draft, value: dict[str, Any]) -> None:
     """Add v1 and v2, whole or in events."""
     kind = value.get("type") or value.get("event_type")
     if kind is None:

@@ -24,8 +24,8 @@ from llmproxy.core.dialects.dialect_table import (
     get_provider_dialect,
 )
 from llmproxy.core.dialects.messages import (
+    Draft,
     Message,
-    ModelAnswerDraft,
     as_dict,
     as_list,
     as_str,
@@ -101,7 +101,7 @@ def read_last_user_text(body: bytes) -> str | None:
 
 def parse_answer_body_as_message(operation: str, content_type: str, body: bytes) -> Message | None:
     """Return the answer, joined if it was streamed, as far as it was received; None if there is none. Never raises."""
-    add, draft = get_dialect_codec_or_default(operation).add, ModelAnswerDraft()
+    add, draft = get_dialect_codec_or_default(operation).add, Draft()
     for value in parse_events_cached(content_type, body):
         if isinstance(value, dict):
             add(draft, value)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from llmproxy.core.traffic.interaction import header
 
 if TYPE_CHECKING:
-    from llmproxy.core.dialects.messages import Message, ModelAnswerDraft
+    from llmproxy.core.dialects.messages import Draft, Message
     from llmproxy.core.providers.provider_table import Family
     from llmproxy.core.traffic.interaction import Headers
 
@@ -84,7 +84,7 @@ _MESSAGES = RequestBodyLayout()
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswerCodec:
-    add: Callable[[ModelAnswerDraft, Json], None]
+    add: Callable[[Draft, Json], None]
     """Adds one JSON value of an answer to a draft: all of it, or the content of one event of its stream."""
     ends: Callable[[Json], bool] | None = None
     """Returns whether an event ends its stream."""

@@ -25,13 +25,13 @@ from llmproxy.core.dialects.dialect_table import (
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
+    Draft,
     Message,
-    ModelAnswerDraft,
     ToolCallFormat,
     add_content_blocks_to_draft,
     as_dict,
+    as_json,
     as_list,
-    dump_tool_arguments,
     find_content_block_kind,
 )
 from llmproxy.core.traffic.interaction import Headers
@@ -54,7 +54,7 @@ PARTS: Mapping[str, ToolCallFormat | None] = {
 }  # fmt: skip
 
 
-def _add_candidates(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
+def _add_candidates(draft: Draft, value: dict[str, Any]) -> None:
     value = as_dict(value.get("response")) or value
     draft.heard = draft.heard or "promptFeedback" in value
     for position, candidate in enumerate(map(as_dict, as_list(value.get("candidates")))):
@@ -66,7 +66,7 @@ def _add_candidates(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
             _record_hosted_or_unknown_part(draft, as_dict(part), first=first)
 
 
-def _record_hosted_or_unknown_part(draft: ModelAnswerDraft, part: dict[str, Any], *, first: bool) -> None:
+def _record_hosted_or_unknown_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
     if (kind := find_content_block_kind(part, PARTS)) is None:
         draft.unknown[next(iter(part))] = None
         return
@@ -74,7 +74,7 @@ def _record_hosted_or_unknown_part(draft: ModelAnswerDraft, part: dict[str, Any]
     if asks is None or (first and not asks.hosted):
         return
     name = str(inner.get("toolType") or "").lower() or asks.read_tool_name(inner)
-    arguments = dump_tool_arguments(asks.read_call_arguments(inner))
+    arguments = as_json(asks.read_call_arguments(inner))
     draft.add_call(len(draft.beside), inner.get("id"), name, arguments, hosted=asks.hosted, beside=True)
 
 
@@ -151,16 +151,9 @@ _STATUSES = {
 }  # fmt: skip
 
 
-def _build_proxy_error(status: int, _code: str, message: str) -> tuple[Headers, object]:
-    # `code` is a number: with a string the AI SDK shows only "Not Found".
-    return (), _build_error(status, message)
-
-
 def _build_provider_error(status: int, asked: InjectedErrorParameters) -> tuple[Json, Headers]:
-    internal = (
-        "An internal error has occurred. Please retry or report in "
-        "https://developers.generativeai.google/guide/troubleshooting"
-    )
+    page = "https://developers.generativeai.google/guide/troubleshooting"
+    internal = f"An internal error has occurred. Please retry or report in {page}"
     texts = {429: "Resource has been exhausted (e.g. check quota).", 503: _OVERLOADED, 529: _OVERLOADED}
     failed = _build_error(status, texts.get(status, internal))
     if status == 429:
@@ -176,7 +169,9 @@ DIALECT = ProviderApiDialect(
             layout=RequestBodyLayout(("contents",), ("systemInstruction", "system_instruction"), wrapper="request"),
         )
     },
-    _build_proxy_error, _build_provider_error, lambda _number: ("", _build_error(503, _OVERLOADED)),
+    # `code` is a number: with a string the AI SDK shows only "Not Found".
+    lambda status, _code, message: ((), _build_error(status, message)),
+    _build_provider_error, lambda _number: ("", _build_error(503, _OVERLOADED)),
     made_names=("cachedContents", "files", "operations", "tunedModels", "batches", "fileSearchStores"),
     speaker=ProviderRequestAndAnswerWriter(
         _build_request, _build_answer, lambda said: [("", _build_answer(said))],

@@ -157,7 +157,7 @@ def normalize_role(value: object, default: str) -> str:
     return _ROLES.get(name, name)
 
 
-def dump_tool_arguments(value: object) -> str:
+def as_json(value: object) -> str:
     """Write arguments that are a value; a string is already the model's own text."""
     if isinstance(value, str):
         return value
@@ -184,7 +184,7 @@ class DraftToolCall:
 
 
 @dataclass(slots=True)
-class ModelAnswerDraft:
+class Draft:
     role: str = "assistant"
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -247,9 +247,9 @@ def extract_content_text(content: object, depth: int = 0) -> str:
             value = block[name]
             if isinstance(value, (str, list, dict)):
                 return extract_content_text(value, depth + 1)
-            return dump_tool_arguments(value)
+            return as_json(value)
     if "json" in block:
-        return dump_tool_arguments(block["json"])
+        return as_json(block["json"])
     kind = as_str(block.get("type")) or next(iter(block), "")
     return f"[{kind.removeprefix('input_').removesuffix('_url')}]" if kind else ""
 
@@ -305,12 +305,12 @@ def read_tool_result_of_any_provider(block: dict[str, Any]) -> Message | None:
         for name in ("functionResponse", "function_response"):
             if isinstance(result := block.get(name), dict):
                 call_id = _as_id(result.get("id")) or _as_id(result.get("name"))
-                return Message("tool", dump_tool_arguments(result.get("response")), tool_call_id=call_id)
+                return Message("tool", as_json(result.get("response")), tool_call_id=call_id)
         return None
     return Message("tool", extract_content_text(content), tool_call_id=_as_id(call_id))
 
 
-def add_content_blocks_to_draft(draft: ModelAnswerDraft, content: object) -> list[Message]:
+def add_content_blocks_to_draft(draft: Draft, content: object) -> list[Message]:
     """Add content to a draft; return the tool results in it."""
     results: list[Message] = []
     texts: list[str] = []
@@ -321,7 +321,7 @@ def add_content_blocks_to_draft(draft: ModelAnswerDraft, content: object) -> lis
             asks = find_tool_call_format_by_type(block)
             by_type = as_dict(block.get("toolUse")).get("type") is not None
             hosted = by_type if asks is None else is_hosted_tool_call(block, asks)
-            draft.add_call(len(draft.calls), call[0], call[1], dump_tool_arguments(call[2]), hosted=hosted)
+            draft.add_call(len(draft.calls), call[0], call[1], as_json(call[2]), hosted=hosted)
         elif result is not None:
             results.append(result)
         elif is_thought_block(block):
@@ -333,9 +333,7 @@ def add_content_blocks_to_draft(draft: ModelAnswerDraft, content: object) -> lis
     return results
 
 
-def collect_tool_calls_into_draft(
-    draft: ModelAnswerDraft, calls: object, *, offset: bool = False, choice: object = None
-) -> None:
+def collect_tool_calls_into_draft(draft: Draft, calls: object, *, offset: bool = False, choice: object = None) -> None:
     """Add a `tool_calls` array, whole or in pieces; `offset`: all are new; `choice`: if it is not the first choice."""
     into = draft.calls if choice is None else draft.beside
     for position, value in enumerate(as_list(calls)):
@@ -350,9 +348,7 @@ def collect_tool_calls_into_draft(
         if not offset:
             key = _find_draft_call_key(into, key, call.get("id"), function.get("name"))
         arguments = function.get("arguments", function.get("parameters", function.get("input")))
-        draft.add_call(
-            key, call.get("id"), function.get("name"), dump_tool_arguments(arguments), beside=choice is not None
-        )
+        draft.add_call(key, call.get("id"), function.get("name"), as_json(arguments), beside=choice is not None)
 
 
 def _find_draft_call_key(calls: dict[object, DraftToolCall], key: object, call_id: object, name: object) -> object:
@@ -373,7 +369,7 @@ def convert_conversation_entry(value: object, default: str = "user") -> list[Mes
         return [Message(normalize_role(None, default), value)]
     entry = as_dict(value)
     alone = read_tool_call_of_any_provider(entry), read_tool_result_of_any_provider(entry)
-    draft = ModelAnswerDraft(role=normalize_role(entry.get("role"), default))
+    draft = Draft(role=normalize_role(entry.get("role"), default))
     if any(alone) or is_thought_block(entry):
         draft.role = "assistant"
         results = add_content_blocks_to_draft(draft, [entry])
@@ -385,7 +381,7 @@ def convert_conversation_entry(value: object, default: str = "user") -> list[Mes
         draft.add_reasoning(entry.get("thinking"))
     collect_tool_calls_into_draft(draft, entry.get("tool_calls"), offset=True)
     if (old := as_dict(entry.get("function_call"))) and not any(alone):
-        draft.add_call(len(draft.calls), None, old.get("name"), dump_tool_arguments(old.get("arguments")))
+        draft.add_call(len(draft.calls), None, old.get("name"), as_json(old.get("arguments")))
     message = draft.build_message()
     if draft.role == "tool" and not results:
         call_id = _as_id(entry.get("tool_call_id")) or _as_id(entry.get("tool_name")) or _as_id(entry.get("name"))

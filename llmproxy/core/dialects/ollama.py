@@ -14,11 +14,11 @@ from llmproxy.core.dialects.dialect_table import (
     RequestBodyLayout,
     SpokenTurn,
 )
-from llmproxy.core.dialects.messages import ModelAnswerDraft, as_dict, collect_tool_calls_into_draft
+from llmproxy.core.dialects.messages import Draft, as_dict, collect_tool_calls_into_draft
 from llmproxy.core.traffic.interaction import Headers
 
 
-def _add_message(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
+def _add_message(draft: Draft, value: dict[str, Any]) -> None:
     message = as_dict(value.get("message"))
     draft.add_text(message.get("content"))
     draft.add_reasoning(message.get("thinking") or None)

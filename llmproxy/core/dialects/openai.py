@@ -19,25 +19,25 @@ from llmproxy.core.dialects.dialect_table import (
     SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
+    Draft,
     Message,
-    ModelAnswerDraft,
     add_content_blocks_to_draft,
     as_dict,
+    as_json,
     as_list,
     as_str,
-    dump_tool_arguments,
     read_tool_call_of_any_provider,
 )
 from llmproxy.core.traffic.interaction import Headers
 
 
-def decode_chat_completion(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
+def decode_chat_completion(draft: Draft, value: dict[str, Any]) -> None:
     """Add chat and other completions, whole or in chunks: choice 0, and the calls of other choices."""
     for position, choice in enumerate(map(as_dict, as_list(value.get("choices")))):
         index = choice.get("index", position)
         said = as_dict(choice.get("delta")) or as_dict(choice.get("message"))
         for number, done in enumerate(map(as_dict, as_list(said.get("executed_tools")))):
-            arguments = dump_tool_arguments(done.get("arguments"))
+            arguments = as_json(done.get("arguments"))
             name = as_str(done.get("name")) or as_str(done.get("type"))
             draft.add_call(("executed", index, number), None, name, arguments, hosted=True, beside=True)
         if index not in (0, None):
@@ -56,7 +56,7 @@ def decode_chat_completion(draft: ModelAnswerDraft, value: dict[str, Any]) -> No
             draft.add_call(0, None, old.get("name"), as_str(old.get("arguments")))
 
 
-def _read_writer_completion(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
+def _read_writer_completion(draft: Draft, value: dict[str, Any]) -> None:
     decode_chat_completion(draft, value)
     draft.add_text(value.get("value"))
 
@@ -159,7 +159,7 @@ _CHAT = ModelAnswerCodec(decode_chat_completion, done=True, write=_write_answer,
 # -- Responses, Realtime, threads: reading an answer
 
 
-def _add_response(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
+def _add_response(draft: Draft, value: dict[str, Any]) -> None:
     response = as_dict(value.get("response")) or value
     kind = as_str(value.get("type"))
     if output := as_list(response.get("output")):
@@ -179,13 +179,13 @@ def _add_response(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
         if (call := read_tool_call_of_any_provider(item)) is not None:
             entry = draft.add_call(value.get("output_index"), call[0], call[1])
             if kind == "response.output_item.done":  # the item contains all of its deltas
-                entry.pieces = [dump_tool_arguments(call[2])]
+                entry.pieces = [as_json(call[2])]
         _record_hosted_or_unknown_item(draft, item, value.get("output_index"))
     elif kind in ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta"):
         draft.add_call(value.get("output_index"), arguments=as_str(value.get("delta")))
 
 
-def _record_hosted_or_unknown_item(draft: ModelAnswerDraft, item: dict[str, Any], index: object) -> None:
+def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: object) -> None:
     kind = as_str(item.get("type"))
     if kind not in messages.ITEMS:
         draft.unknown[kind or "an item without a type"] = None
@@ -197,24 +197,21 @@ def _record_hosted_or_unknown_item(draft: ModelAnswerDraft, item: dict[str, Any]
     call_id = item.get("call_id") or item.get("id")
     if read_tool_call_of_any_provider(item) is None:
         entry = draft.add_call(index, call_id, name, hosted=True, beside=True)
-        entry.pieces, entry.pending = (
-            [dump_tool_arguments(asks.read_call_arguments(item))],
-            kind == "mcp_approval_request",
-        )
+        entry.pieces, entry.pending = ([as_json(asks.read_call_arguments(item))], kind == "mcp_approval_request")
     elif messages.is_hosted_tool_call(item, asks):
         for entry in draft.calls.values():
             entry.hosted = entry.hosted or entry.id == call_id
     if kind == "mcp_call" and (item.get("output") is not None or item.get("error") is not None):
         failed = item.get("error") is not None
         said = item["error"] if failed else item["output"]
-        draft.add_result(Message("tool", dump_tool_arguments(said), tool_call_id=as_str(call_id)), failed=failed)
+        draft.add_result(Message("tool", as_json(said), tool_call_id=as_str(call_id)), failed=failed)
 
 
 _SPOKEN = frozenset({"response.output_text.delta", "response.text.delta", "response.output_audio_transcript.delta",
                      "response.audio_transcript.delta"})  # fmt: skip
 
 
-def _add_realtime(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
+def _add_realtime(draft: Draft, value: dict[str, Any]) -> None:
     """Add an event of a Realtime socket: only the last answer counts, speech as its transcript."""
     kind = as_str(value.get("type"))
     if kind == "response.created":
@@ -225,7 +222,7 @@ def _add_realtime(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
         _add_response(draft, {name: member for name, member in value.items() if name != "response"})
 
 
-def _add_assistant_message_delta(draft: ModelAnswerDraft, value: dict[str, Any]) -> None:
+def _add_assistant_message_delta(draft: Draft, value: dict[str, Any]) -> None:
     if value.get("object") == "thread.message.delta":
         for part in as_list(as_dict(value.get("delta")).get("content")):
             draft.add_text(as_dict(as_dict(part).get("text")).get("value"))

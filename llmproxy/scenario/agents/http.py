@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import ControlApiClient, ControlError
-from llmproxy.core.dialects.messages import ModelAnswerDraft, as_dict
+from llmproxy.core.dialects.messages import Draft, as_dict
 from llmproxy.core.dialects.openai import decode_chat_completion
 from llmproxy.core.dialects.stream_events import list_stream_events
 from llmproxy.did_you_mean import did_you_mean
@@ -416,7 +416,7 @@ class OpenAIAgent(HttpAdapter):
 
 
 def _build_completion_reply(found: AgentHttpReply, who: str) -> object:
-    draft = ModelAnswerDraft()
+    draft = Draft()
     for value in list_stream_events(found.kind or "application/json", found.body):
         event = as_dict(value)
         if event.get("error"):

@@ -89,7 +89,6 @@ async def _run_hook_function(target: str, folder: Path, env: Mapping[str, str], 
 
 
 async def _run_hook_command(command: str | tuple[str, ...], folder: Path, env: Mapping[str, str], name: str) -> None:
-    words = [str(command)]
     try:
         words = shlex.split(command) if isinstance(command, str) else list(command)
         process = await asyncio.create_subprocess_exec(

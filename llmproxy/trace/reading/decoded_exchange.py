@@ -18,8 +18,8 @@ from llmproxy.core.dialects.conversation import read_request_messages
 from llmproxy.core.dialects.dialect_table import get_dialect_codec_or_default
 from llmproxy.core.dialects.messages import (
     SCHEMAS,
+    Draft,
     Message,
-    ModelAnswerDraft,
     ToolCall,
     as_dict,
     as_list,
@@ -228,14 +228,14 @@ def decode_interaction_to_messages(interaction: Interaction, history: RequestMes
 
 
 def _read_answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | None:
-    draft, add = ModelAnswerDraft(), get_dialect_codec_or_default(operation).add
+    draft, add = Draft(), get_dialect_codec_or_default(operation).add
     for value in events:
         add(draft, value)
     return draft.build_message() if draft.heard or draft.unknown else None
 
 
 def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
-    draft, add = ModelAnswerDraft(), get_dialect_codec_or_default(interaction.operation).add
+    draft, add = Draft(), get_dialect_codec_or_default(interaction.operation).add
     parser, data, seen = SSEParser(), b"", 0
     sse = kind.startswith("text/event-stream")
     for chunk in interaction.response.chunks[:_FIRST_CHUNKS]:

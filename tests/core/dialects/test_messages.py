@@ -12,13 +12,13 @@ from llmproxy.core.dialects.bedrock import CONTENT
 from llmproxy.core.dialects.conversation import read_request_messages
 from llmproxy.core.dialects.dialect_table import get_dialect_codec_or_default
 from llmproxy.core.dialects.gemini import PARTS
-from llmproxy.core.dialects.messages import BLOCKS, ITEMS, Message, ModelAnswerDraft
+from llmproxy.core.dialects.messages import BLOCKS, ITEMS, Draft, Message
 
 Json = dict[str, Any]
 
 
 def read(operation: str, *values: Json) -> Message:
-    draft = ModelAnswerDraft()
+    draft = Draft()
     for value in values:
         get_dialect_codec_or_default(operation).add(draft, value)
     return draft.build_message()

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from llmproxy.core.cassettes import formats
 from llmproxy.core.cassettes.formats import ReadingProblem, Recorded, Source, Tree, yaml_text
 from llmproxy.core.forks.fork_rows import Fork, parse_fork_in_cassette_file
-from llmproxy.core.keys.head_rules import SAID_HEADER, is_header_in_request_key
-from llmproxy.core.keys.server_state_in_keys import STATE_HEADER
+from llmproxy.core.keys.head_rules import is_header_in_request_key
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.json_diff import clip
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
@@ -416,14 +415,8 @@ def merge_git_conflict_sides(source: Source) -> str:
 def number_exchanges_of_same_request(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
     times = Counter[object]()
     for each in recorded:
-        said = tuple(
-            sorted((name.lower(), value) for name, value in each.headers if _is_part_of_request_identity(name))
-        )
+        said = tuple(sorted((n.lower(), v) for n, v in each.headers if is_header_in_request_key(n, known=True)))
         party, sample = each.extra.get("party", AGENT), each.extra.get("sample", 1)
         asked = each.method, each.uri, said, each.body, party, sample
         times[asked] += 1
         yield (*asked, times[asked]), each
-
-
-def _is_part_of_request_identity(name: str) -> bool:
-    return is_header_in_request_key(name, known=True) or name.lower() in (STATE_HEADER, SAID_HEADER)
