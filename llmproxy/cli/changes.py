@@ -334,9 +334,8 @@ def _write_accepted_changes(
             ]
             made[cassette] = merge_accepted_change_lists(known, [taken._replace(exactly=frozenset(seen))])
     save_accepted_changes_to_cassettes(loaded, made)
-    where = f"in {to_safe_line(name_some(made, ' '))}{f', until {until}' if until else ''}"
-    print_line(f"accepted: {name_some(group.name for group in chosen)}, {where}")
-    print_line("Answers are carried from now on, and every run says so; under --strict it ends with 4.")
+    print_line(f"accepted: {name_some(group.name for group in chosen)}, in {to_safe_line(name_some(made, ' '))}")
+    print_line(f"Carried until {until or 'further notice'}; every run says so, and ends with 4 under --strict.")
 
 
 def _parse_date(text: str) -> date | None:

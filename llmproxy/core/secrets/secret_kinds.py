@@ -615,7 +615,8 @@ PLACEHOLDER = "[REDACTED]"  # placeholder of a header or query value that does n
 _LOGIN_HEADER = r"(?:^|[-_])(?:pass(?:phrase|code)?|pwd?|jwt|bearer|pat)$"
 SECRET_HEADER = late(
     r"auth(?!or(?!i[sz]))|token|secret|(?:^|[-_])(?:api)?key|apikey|cookie|credential|passw|session|signature"
-    rf"|{_LOGIN_HEADER}|^openai-(?:organization|project)$|^anthropic-(?:workspace|organization|user-profile)|^x-goog-user-project$"
+    rf"|{_LOGIN_HEADER}|^openai-(?:organization|project)$|^anthropic-(?:workspace|organization|user-profile)"
+    r"|^x-goog-user-project$"
 )
 """Lower-case names of header fields whose value is never stored. Account ids are included."""
 
