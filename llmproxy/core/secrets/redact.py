@@ -423,7 +423,7 @@ class Redactor:
     def redact_answer_body(self, body: bytes, content_type: str = "", *, pieces: int = 1) -> bytes:
         """Return an answer's body with secrets overwritten, length unchanged; `pieces`: number of chunks."""
         dealt_out = pieces >= _STREAM or "stream" in content_type or "ndjson" in content_type
-        dealt_out = dealt_out or not body.startswith(b"{") or b"\n{" in body  # Gemini's array; lines, whatever the type
+        dealt_out = dealt_out or not body.startswith(b"{") or b"\n{" in body  # an array; lines, whatever the type
         media = content_type.startswith(("image/", "audio/", "video/"))
         numbers: dict[str, int] = {}
         made: bytearray | None = None
