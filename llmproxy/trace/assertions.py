@@ -24,7 +24,7 @@ from llmproxy.trace.trace_file import AgentRun, Cassette
 OnUnknown = Literal["fail", "ignore"]
 _SHOWN = 300
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
-_ANYTHING = ("", "\n", "\N{SECTION SIGN}", "0 Zz", " a\n-b\n")
+DISJOINT_TEXTS = ("", "\n", "\N{SECTION SIGN}", "0 Zz", " a\n-b\n")
 """Texts without anything in common: a pattern that all of them match holds for every text, unless it forbids one."""
 Subject = Cassette | AgentRun
 Mode = Literal["strict", "unordered", "subset", "superset"]
@@ -45,7 +45,7 @@ def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionRes
     """The output matches this regular expression somewhere. Raises `re.error`; ValueError if every text matches it."""
     cassette = unwrap_cassette_from_run(run)
     compiled = re.compile(pattern)
-    if all(map(compiled.search, _ANYTHING)) and not re.search(r"\(\?<?!", compiled.pattern):
+    if all(map(compiled.search, DISJOINT_TEXTS)) and not re.search(r"\(\?<?!", compiled.pattern):
         raise ValueError(f"output_matches() of {compiled.pattern!r} always holds: it matches in any text")
     text = cassette.output_text
     found = compiled.search(text)

@@ -135,11 +135,12 @@ def _make_backend(
     given = {name: getattr(asked, name) for name in ("mode", "cassette", "store", "faults")}
     flags = {name: value for name, value in given.items() if value is not None}
     if url := asked.proxy or env.get(URL_VARIABLE, ""):
+        whole = redact_url_passwords(url if "//" in url else f"http://{url}")
         if flags:
-            raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
+            raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {whole}, and it has options of its own.")
         if not _PROXY_URL.fullmatch(url):
-            meant = "http://HOST:PORT" if "//" in url else f"http://{url}"
-            raise SettingsError(f"{'--proxy' if asked.proxy else URL_VARIABLE} {url}: write {meant}")
+            shown, meant = (whole, "http://HOST:PORT") if "//" in url else (whole.removeprefix("http://"), whole)
+            raise SettingsError(f"{'--proxy' if asked.proxy else URL_VARIABLE} {shown}: write {meant}")
         named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
         return ProxyClientShimBackend(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
     from llmproxy.core.providers.upstreams_and_rate_limits import add_env_upstreams

@@ -484,7 +484,8 @@ class CredentialEpoch:
         self._searched |= pieces
         if len(self._searched) > _MOST_PIECES:
             self._searched = set()
-            self.count_new_credential([None])
+            self.count += 1
+            self._changed = self.count
         return True
 
     def is_still_valid(self, since: int, *, noted: bool) -> bool:

@@ -291,7 +291,7 @@ class Redactor:
             return f"{name}=REDACTEDx{numbers.fingerprint(plain)}"
         return self._redact_pair(pair, numbers.build_url_placeholder)
 
-    def _find_member_kind(self, _name: str, value: str, **_said: bool) -> str:
+    def _find_member_kind(self, value: str) -> str:
         """Return the kind of a member's value; none by its name, which a tool's argument may have as well."""
         found = find_secrets.detect_secrets_by_pattern(value, named=False)
         return next((kind for start, end, kind in found if kind and end - start > len(value) // 2), "")
@@ -301,14 +301,13 @@ class Redactor:
         plain, known = unquote_plus(value), unquote_plus(name)
         if mark and plain and is_credential_parameter(known, plain):
             ours = plain.startswith("REDACTED") and not OURS.fullmatch(plain)
-            kind = CREDENTIAL if known.lower() in _WHO_ASKS else self._find_member_kind(known, plain)
+            kind = CREDENTIAL if known.lower() in _WHO_ASKS else self._find_member_kind(plain)
             return pair if ours else f"{name}={numbers.build_bare_placeholder(plain, kind)}"
         return self._redact_pair(pair, numbers.build_bare_placeholder)
 
     def _redact_pair(self, pair: str, put: Callable[[str, str], str]) -> str:
         """Redact name and value of a member of a query or a form; a key without a name may end in padding."""
-        pieces = pair.split("=", 1)
-        pieces = pieces if pieces[-1].strip("=") else [pair]
+        pieces = pair.split("=", 1) if pair.partition("=")[2].strip("=") else [pair]
         return "=".join(self._redact_percent_encoded(each, unquote_plus, put) for each in pieces)
 
     def _redact_percent_encoded(self, text: str, decode: Callable[[str], str], put: Callable[[str, str], str]) -> str:
@@ -374,7 +373,7 @@ class Redactor:
             with suppress(ValueError):
                 plain = json.loads(f'"{inner}"', strict=False)
         if member and secret_kinds.is_secret_member(member, plain, said=depth == _NESTED):
-            return numbers.build_body_placeholder(plain, self._find_member_kind(member, plain, said=depth == _NESTED))
+            return numbers.build_body_placeholder(plain, self._find_member_kind(plain))
         if depth and plain[:1] in ("{", "[") and '"' in plain:
             changed = self._redact_json_text(plain, numbers, depth - 1)
         else:
@@ -457,7 +456,7 @@ class Redactor:
         for match in secret_kinds.MEMBER.finditer(text):
             name, value, said = match["name"], match["value"], not match["escape"]
             if secret_kinds.is_secret_member(name, value, said=said):
-                yield SecretSpan(*match.span("value"), self._find_member_kind(name, value, said=said))
+                yield SecretSpan(*match.span("value"), self._find_member_kind(value))
 
 
 def find_request_head_credentials(headers: Headers, target: str, names: frozenset[str]) -> Iterator[str]:

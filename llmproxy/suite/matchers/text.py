@@ -36,6 +36,7 @@ from llmproxy.suite.matchers.registry import (
     to_nfc,
 )
 from llmproxy.suite.matchers.variable_references import StepError
+from llmproxy.trace.assertions import DISJOINT_TEXTS
 
 SECONDS = 1.0
 """Time limit for one search of a pattern; afterwards the result is unknown."""
@@ -54,8 +55,6 @@ _LOOKING = {
     "containsAny": "as contains; of a list: at least one",
     "notContains": "the opposite of contains; of a list: none of them",
 }
-_ANYTHING = ("", "\n", "\N{SECTION SIGN}", "0 Zz", " a\n-b\n")
-"""Texts without anything in common: a pattern found in all of them matches every text."""
 _CLASSES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
 """Escapes and character sets, in which a dollar sign is literal."""
 _NAME_IN_PATTERN = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][^}]*\})")
@@ -214,7 +213,7 @@ def explain_bad_pattern(operand: object, flags: str = "") -> str:
                 f": {each!r:.60} is found in no text: {name[0]} is no name here, but the end of the text with letters "
                 "after it"
             )
-        if all(pattern.search(text) for text in _ANYTHING):
+        if all(pattern.search(text) for text in DISJOINT_TEXTS):
             return (
                 f": {each!r:.60}{flags and f' with `flags: {flags}`'} is found in every text, so it asserts nothing "
                 "({exists: true} says that there is one)"

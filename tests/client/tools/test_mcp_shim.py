@@ -74,6 +74,8 @@ def test_mistakes_are_said_without_a_traceback(tmp_path: Path) -> None:
         (["--proxy", "localhost:8080", "--", "x"], "--proxy localhost:8080: write http://localhost:8080"),
         (["--proxy", "127.0.0.1:8080", "--", "x"], "--proxy 127.0.0.1:8080: write http://127.0.0.1:8080"),
         (["--proxy", "https://localhost:8080", "--", "x"], "write http://HOST:PORT"),
+        (["--proxy", "https://bob:S3cretPw@host", "--", "x"], "--proxy https://bob:***@host: write http://HOST:PORT"),
+        (["--proxy", "bob:S3cretPw@host:1", "--", "x"], "--proxy bob:***@host:1: write http://bob:***@host:1"),
         (["--proxy", "http://localhost:80a", "--", "x"], "write http://HOST:PORT"),
         (["--proxy", "http://:8080", "--", "x"], "write http://HOST:PORT"),
         (["--", "x"], "LLMPROXY_URL localhost:9: write http://localhost:9"),
